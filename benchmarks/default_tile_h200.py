@@ -38,7 +38,7 @@ import torch
 
 import tilewave
 from tilewave import ops
-from tilewave.tune.serve import BACKGROUND_WORK
+from tilewave.runtime.background import BACKGROUND_WORK
 
 LAYOUTS = ("NT", "NN", "TT", "TN")
 """The first letter: A as [M, K] or, T, as [K, M] transposed; the second: B as [K, N] or, T, as [N, K] transposed."""

@@ -1,31 +1,57 @@
-"""Code for this machine's CPU that LLVM does not optimize, for tests of what kernels compute.
+"""Less work for LLVM in tests of what kernels compute, where LLVM takes half of the time.
 
-LLVM takes half of the time of these tests. Unoptimized code computes the same bits, except for sums that LLVM may
-reorder, and takes a seventh of the time to compile. One kernel in eight is optimized as for users, always the same
-ones, and so are all kernels in `make test-slow` and in tests of backends, saved kernels and tuning.
+Code for this machine's CPU is not optimized: it computes the same bits, except for sums that LLVM may reorder, and
+takes a seventh of the time to compile. Code for AMD chips is emitted as the text that the emulator runs, and not a
+second time as an object. One kernel in eight is compiled as for users, always the same ones, and so are all kernels
+in `make test-slow` and in tests of backends, saved kernels and tuning.
 """
 
-import re
-from functools import cache
+from functools import cache, lru_cache
 from zlib import crc32
 
 import llvmlite.binding as llvm
 from sampled import ALL
 
 from tilewave.backend.cpu.instruction_sets import host_instruction_set
-from tilewave.backend.llvm_child import LlvmMachine, ObjectCode
+from tilewave.backend.llvm_child import LlvmMachine, ObjectCode, choose_strength_reduction, compile_here, optimized
 
-OF_MEANING = {"analysis", "end_to_end", "fuzz", "in_torch", "interp", "kernels", "lang", "ops", "passes", "transform"}
-OF_MEANING |= {"test_documents.py"}
+OF_MEANING = {
+    "analysis",
+    "bench",
+    "cli",
+    "end_to_end",
+    "fuzz",
+    "in_torch",
+    "interp",
+    "kernels",
+    "lang",
+    "ops",
+    "passes",
+}
+OF_MEANING |= {"transform", "test_documents.py"}
 """Rooms of tests that look at results alone, not at machine code for CPUs."""
-OPTIMIZED = 8
-"""One in so many kernels is optimized."""
+EMULATED = ("direct_to_shared", "kloop", "layouts", "lowering", "open_sizes")
+"""Modules `test_amd_…` of tests/backend/amd that read and emulate code of AMD chips as text."""
+COMPILED_AS_FOR_USERS = 8
+"""One in so many kernels is."""
+KEPT = 200
+"""How many kernels' code is kept, for tests that compile the same kernel again."""
 
 
-def is_unoptimized(test: str, llvm_ir: str, machine: LlvmMachine) -> bool:
-    """Return whether a kernel is compiled without optimizations in a test, given by its id."""
-    room = re.split("/|::", test.removeprefix("tests/"))[0]
-    return not ALL and room in OF_MEANING and machine == _here() and crc32(llvm_ir.encode()) % OPTIMIZED > 0
+@lru_cache(KEPT)
+def compiled_once(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
+    return compile_here(llvm_ir, machine)
+
+
+def quick_code(test: str, llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
+    """Return the code of a kernel in a test, given by its id."""
+    parts = test.partition("::")[0].removeprefix("tests/").split("/")
+    is_meant = parts[0] in OF_MEANING or parts[-1] in {f"test_amd_{name}.py" for name in EMULATED}
+    if ALL or not is_meant or crc32(llvm_ir.encode()) % COMPILED_AS_FOR_USERS == 0:
+        return compiled_once(llvm_ir, machine)
+    if machine == _here():
+        return unoptimized(llvm_ir, machine)
+    return text_alone(llvm_ir, machine) if machine.triple.startswith("amdgcn") else compiled_once(llvm_ir, machine)
 
 
 @cache
@@ -44,3 +70,17 @@ def unoptimized(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     module.triple, module.data_layout = machine.triple, str(to.target_data)
     module.verify()
     return ObjectCode(to.emit_object(module), "")
+
+
+@lru_cache(KEPT)
+def text_alone(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
+    """Return the text of a kernel's code, with the object of a kernel that does nothing in place of its own."""
+    to, module = optimized(llvm_ir, machine)
+    text = str(module)
+    choose_strength_reduction(text)
+    return ObjectCode(_nothing(machine).code, to.emit_assembly(llvm.parse_assembly(text)))
+
+
+@cache
+def _nothing(machine: LlvmMachine) -> ObjectCode:
+    return compile_here("define amdgpu_kernel void @nothing() {\n  ret void\n}", machine)

@@ -36,6 +36,7 @@ from tilewave.lang.accesses import write as write
 from tilewave.lang.conditions import conditional as conditional
 from tilewave.lang.constraints import Assumption as Assumption
 from tilewave.lang.constraints import Constraint as Constraint
+from tilewave.lang.constraints import DeviceConstraint as DeviceConstraint
 from tilewave.lang.constraints import GridConstraint as GridConstraint
 from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
 from tilewave.lang.constraints import IteratorBindings as IteratorBindings
@@ -93,8 +94,11 @@ from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.symbols import Max as Max
 from tilewave.lang.symbols import Min as Min
 from tilewave.lang.symbols import Ne as Ne
+from tilewave.lang.symbols import Piecewise as Piecewise
 from tilewave.lang.symbols import sym as sym
 from tilewave.lang.tags import tag as tag
+from tilewave.lang.tuning import Tune as Tune
+from tilewave.lang.tuning import autotune as autotune
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE as GLOBAL_ADDRESS_SPACE
 from tilewave.lang.types import SHARED_ADDRESS_SPACE as SHARED_ADDRESS_SPACE
 from tilewave.lang.types import AddressSpace as AddressSpace
@@ -113,8 +117,6 @@ from tilewave.options import SchedulingType as SchedulingType
 from tilewave.options import WaveCompileOptions as WaveCompileOptions
 from tilewave.options import set_default_run_config as set_default_run_config
 from tilewave.saved.loading import load as load
-from tilewave.tune.tune import Tune as Tune
-from tilewave.tune.tune import autotune as autotune
 
 bf16 = BF16
 f8e4m3fn = F8E4M3FN

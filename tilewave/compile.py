@@ -16,16 +16,18 @@ from tilewave.arguments import order_depends_on
 from tilewave.backend.protocol import Backend, Build
 from tilewave.backend.targets import target_named, target_on
 from tilewave.compiled import Compiled
-from tilewave.errors import NOWHERE, ConstraintError, CoverageError, TilewaveError
+from tilewave.errors import NOWHERE, ConstraintError, CoverageError
 from tilewave.forks import IMPORTING
 from tilewave.hooks import Hooks
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import BATCH_INVARIANT, Kernel
 from tilewave.ir.launch import is_open, open_sizes
 from tilewave.ir.observations import has_observations, without_observations
-from tilewave.lang.kernel import WaveKernel, trace_kernel
+from tilewave.lang.kernel import WaveKernel, places_of_sizes, trace_kernel
+from tilewave.lang.open_tiles import tunable
 from tilewave.lang.reordering import Reordering
 from tilewave.lang.symbols import Symbol
+from tilewave.lang.tuning import Tune
 from tilewave.lang.wave_words import WaveSchedule, ignored, remarks
 from tilewave.options import (
     WaveCompileOptions,
@@ -38,9 +40,9 @@ from tilewave.options import (
 )
 from tilewave.pipeline.batch_invariant import want_batch_invariant
 from tilewave.pipeline.runner import Pass, run
+from tilewave.runtime.kernel_set import KernelSet
 from tilewave.trace import TileLimits
-from tilewave.tune.space import tunable
-from tilewave.tune.tune import Tune
+from tilewave.tune.space import NUM_STAGES
 
 if TYPE_CHECKING:
     from tilewave.passes.grid.map_workgroups import TileOrder
@@ -99,18 +101,13 @@ def _compiled(options: WaveCompileOptions, kernel: WaveKernel, target: Backend) 
 
 def _choosing(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping[Symbol, int]) -> Compiled:
     """Compile with tile sizes that the cost model chooses; where sizes are dynamic, for those of each call."""
-    with IMPORTING:
-        from tilewave.tune.chosen import take  # noqa: PLC0415  most give their tiles
-    with IMPORTING:
-        from tilewave.tune.serve import KernelSet, given_sizes  # noqa: PLC0415  as above
-
     maker = kernel_maker(options, kernel)
     tiles = maker.tiles
     if not tiles.left_open:
-        return take(tiles.choices(), maker.make, tiles.nothing_fits)
+        return tiles.first(tiles.choices(), maker.make)
     if sizes:
         maker.time(sizes)
-    serving = KernelSet(given_sizes(kernel, tiles.left_open), maker)
+    serving = KernelSet(places_of_sizes(kernel, tiles.left_open), maker)
     return replace(serving.near({**tiles.typical, **sizes}), by_size=serving)
 
 
@@ -164,7 +161,7 @@ class KernelMaker:
         try:
             made = _compiled(as_chosen(self.options, choice), kernel, self.target)
         except ConstraintError:  # an epilogue may leave room for fewer stages: then as many as there is room for
-            if choice.num_stages is None:
+            if not choice.knob(NUM_STAGES):
                 raise
             made = _compiled(as_chosen(self.options, choice.without_stages), kernel, self.target)
         return replace(made, choice=choice)
@@ -175,8 +172,8 @@ class KernelMaker:
     def prepare(self, made: Compiled, arrays: Sequence[Any]) -> None:
         made.build.prepare(arrays, made.arguments.sized(arrays, {}).parameters)
 
-    def nothing_fits(self) -> TilewaveError:
-        return self.tiles.nothing_fits()
+    def first(self, choices: Sequence[TileChoice], make: Callable[[TileChoice], Compiled]) -> Compiled:
+        return self.tiles.first(choices, make)
 
 
 def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order as WaveOrder
     from tilewave.interp.exact_check import PassCheck
+    from tilewave.runtime.kernel_set import KernelSet
     from tilewave.tune.choose import TileChoice
-    from tilewave.tune.serve import KernelSet
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Compiled(CompiledCode):
     """The tile sizes that were chosen, where the author gave none, and why."""
     observed: Kernel | None = field(default=None, repr=False)
     """The kernel on whole tiles with its `assert_` and `debug_log`, where it has any: compiled code has none."""
-    by_size: KernelSet[Compiled] | None = field(default=None, repr=False)
+    by_size: KernelSet[TileChoice, Compiled] | None = field(default=None, repr=False)
     """Where tile sizes are chosen by the sizes of each call: the kernels of all configs."""
 
     @property

@@ -188,6 +188,12 @@ class InterpreterError(TilewaveError):
     """The interpreter found an error that a GPU would hide; no array was changed."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, without where and what to write instead; with its kind, where it is none of ours."""
+    text = error.what.splitlines()[0] if isinstance(error, TilewaveError) else f"{type(error).__name__}: {error}"
+    return text[:200]
+
+
 def text_error(what: str, text: str, start: int, stop: int, remedy: str = "") -> str:
     """Return a message about a part of one line of text, with a caret under `text[start:stop]`."""
     caret = " " * start + "^" * max(1, stop - start)

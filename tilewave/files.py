@@ -8,12 +8,15 @@ gets shorter ends the process with SIGBUS.
 from __future__ import annotations
 
 import errno
+import fcntl
 import grp
 import json
 import os
+import pathlib
 import pwd
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from math import isfinite
 from typing import Any, NoReturn
@@ -120,6 +123,51 @@ def _is_private_group(user: int, group: int) -> bool:
     return owner.pw_gid == group and found.gr_name == owner.pw_name and {*found.gr_mem} <= {owner.pw_name}
 
 
+def read_trusted(path: Path, most_bytes: int) -> tuple[bytes, Stamp]:
+    """Return all of a plain file that only the user and root can have written, and its stamp, as `read_steady` does."""
+    file = open_plain(path)
+    try:
+        _want_trusted(path, os.fstat(file))
+        return read_steady(file, most_bytes, path)
+    finally:
+        os.close(file)
+
+
+def _want_trusted(path: Path, state: os.stat_result) -> None:
+    """Raise Distrusted unless only the user and root can have written a file, whose state is that of the opened one.
+
+    Checks its directory too, and a link to the directory: replacing any of these replaces the file.
+    """
+    folder = os.path.dirname(os.fspath(path)) or "."
+    directory, link = os.stat(folder), os.lstat(folder)
+    if why := distrust(state):
+        raise Distrusted(why, path)
+    if why := distrust(directory) or ("" if is_ours(link) else f"is linked by another user (uid {link.st_uid})"):
+        raise Distrusted(f"is in a directory that {why}", path)
+
+
+def nearest_directory(name: str) -> list[pathlib.Path]:
+    """Return the nearest directory of a name in the working directory or above it; none where there is none.
+
+    As git does, the search stays on one file system; and it does not go above a directory of another user, who could
+    put one there.
+    """
+    try:
+        here = pathlib.Path.cwd()
+        device = os.stat(here).st_dev
+        for at in (here, *here.parents):
+            state = os.stat(at)
+            if state.st_dev != device:
+                return []
+            if os.path.isdir(at / name):
+                return [at / name]
+            if not is_ours(state):
+                return []
+    except OSError:  # the working directory was removed, or one above it may not be looked at
+        pass
+    return []
+
+
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
@@ -186,6 +234,29 @@ def replace_file(path: Path, data: bytes, mode: int | None = None) -> None:
         with suppress(OSError):
             os.unlink(unfinished)
         raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock a file, which is made where there is none, against other processes; the lock ends with its process."""
+    file = open_plain(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line to a file, synced to disk; half a line that a killed process left is ended. The caller has a lock."""
+    file = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        size = os.fstat(file).st_size
+        is_whole = size == 0 or os.pread(file, 1, size - 1) == b"\n"
+        write_all(file, (b"" if is_whole else b"\n") + line + b"\n")
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def write_all(file: int, data: bytes) -> None:

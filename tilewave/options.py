@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import Enum
@@ -13,12 +13,13 @@ from tilewave.backend.protocol import Backend, BuildOptions
 from tilewave.backend.targets import TARGETS, quoted, target_here
 from tilewave.errors import NOWHERE, SymbolError, TilewaveError, here
 from tilewave.ir.remarks import Remark, RemarkKind
-from tilewave.lang.kernel import WaveKernel
+from tilewave.lang.kernel import WaveKernel, unsaid_sizes
+from tilewave.lang.open_tiles import cut_by, said_of, tunable
 from tilewave.lang.symbols import Expression, Symbol, want_no_hardware
+from tilewave.lang.tuning import Tune
 from tilewave.lang.wave_words import HINTS, accepting_hints
 from tilewave.renamed import OPTIONS
-from tilewave.tune.fixed import want_free
-from tilewave.tune.tune import Tune
+from tilewave.tune.space import IN_PLACE, NUM_STAGES
 
 if TYPE_CHECKING:
     from tilewave.tune.choose import TileChoice
@@ -124,8 +125,8 @@ def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
 def as_chosen(options: WaveCompileOptions, choice: TileChoice) -> WaveCompileOptions:
     """Return the options with what was chosen, apart from what the kernel sets."""
     subs = {**options.subs, **choice.tiles}
-    in_place = choice.is_in_place or options.in_place
-    return replace(options, subs=subs, num_stages=choice.num_stages or options.num_stages, in_place=in_place, tune=None)
+    in_place, stages = bool(choice.knob(IN_PLACE)) or options.in_place, choice.knob(NUM_STAGES) or options.num_stages
+    return replace(options, subs=subs, num_stages=stages, in_place=in_place, tune=None)
 
 
 def checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:
@@ -215,3 +216,42 @@ def open_symbols(given: object) -> tuple[Symbol, ...]:
             remedy = "give it a name of ASCII letters: it becomes a parameter of the machine code"
             raise SymbolError(f"dynamic_symbols: {s} cannot stay dynamic", loc=here(), remedy=remedy)
     return symbols
+
+
+# -- tiles that are given, and so cannot be tuned ----------------------------------------------------------------------
+
+
+def _fixed_tiles(kernel: WaveKernel, subs: Mapping[Symbol, Any]) -> dict[Symbol, Any]:
+    """Return the values of the symbols of tile sizes, wave parts and splits that `subs` or the kernel give."""
+    said, sizes = said_of(kernel, subs, ()), unsaid_sizes(kernel, {})
+    return {s: said[s] for s in cut_by(kernel) if s in said and s not in sizes}
+
+
+def want_tunable(kernel: WaveKernel, subs: Mapping[Symbol, Any]) -> None:
+    """Raise an error for a kernel all of whose tiles are given."""
+    if tunable(kernel, subs, ()):
+        return
+    fixed = _fixed_tiles(kernel, subs)
+    if not fixed:
+        what = f"nothing to tune: {kernel.name} gives all of its tiles"
+        raise TilewaveError(what, remedy="use a symbol as a tile size: WorkgroupConstraint(M, BLOCK_M, 0)")
+    raise TilewaveError(f"nothing to tune: {kernel.name} fixes {_values_text(fixed)}", remedy=_removing([*fixed]))
+
+
+def want_free(tune: Tune | None, kernel: WaveKernel, subs: Mapping[Symbol, Any]) -> None:
+    """Raise an error for a `Tune` that names symbols with a value in `subs` or the kernel."""
+    if tune is None:
+        return
+    named = {*tune.names}
+    fixed = {s: value for s, value in _fixed_tiles(kernel, subs).items() if s.name in named}
+    if fixed:
+        what = f"Tune: nothing to tune: {kernel.name} fixes {_values_text(fixed)}"
+        raise TilewaveError(what, loc=tune.loc, remedy=f"{_removing([*fixed])}, or from Tune")
+
+
+def _values_text(values: Mapping[Symbol, Any]) -> str:
+    return ", ".join(f"{s}={value}" for s, value in values.items())
+
+
+def _removing(fixed: Sequence[Symbol]) -> str:
+    return f"remove {', '.join(map(str, fixed))} from subs"

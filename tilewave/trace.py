@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewave.errors import Loc, TraceError, here
@@ -76,6 +76,8 @@ class WalkedDimension:
     """The split-K parts of its steps, for workgroups that add up one tile together."""
     start: Any = None
     """The author's expression for the start of the first step; None: 0."""
+    end: Any = None
+    """The end of the elements that the kernel steps over, where it has set that; None: that of the dimension."""
 
     @property
     def ends_with_a_step(self) -> bool:
@@ -201,6 +203,25 @@ class Trace(Builder):
 
     def set_symbol(self, symbol: Hashable, number: Number) -> None:
         self.symbols[symbol] = self.settable[symbol] = number
+
+    def longest(self, dim: Hashable) -> Index:
+        """Return the length of a dimension in the array that has most of it."""
+        own = [a.laid_out[dim] for a in self.arrays.values() if dim in a.laid_out]
+        found = self.lengths.get(dim, self.walks[dim].length)
+        for length in own:
+            both = (length, found)
+            number = next((n for n in both if isinstance(n, Number)), None)
+            found = max(both) if number is None else number.larger(both[0] if number is both[1] else both[1])
+        return found
+
+    def set_end(self, dim: Hashable, end: Number) -> None:
+        """End a divided dimension after so many elements, from here on: its tiles have no others."""
+        if dim in self.walks:
+            end = end.smaller(self.longest(dim)).larger(0)
+            self.walks = {**self.walks, dim: replace(self.walks[dim], length=end, end=end)}
+        for d in [d for d in self.windows if self.goes_with.get(d, d) == dim]:
+            self.windows[d] = replace(self.windows[d], end=end)
+        self.set_symbol(dim, end)
 
     @property
     def walked(self) -> tuple[Any, ...]:

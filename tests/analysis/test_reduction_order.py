@@ -20,7 +20,6 @@ from tilewave.pipeline.runner import pass_name
 from tilewave.tune.default import IllegalRecord, TunableKernel
 from tilewave.tune.records import TileRecord
 from tilewave.tune.space import SPLIT
-from tilewave.tune.store import Found
 
 TARGETS = ["cpu", "numpy", "gfx942", "gfx950", "sm_90a"]
 MANY = sizes(2048, 2304, 8192, 128, 128, 64)
@@ -194,19 +193,18 @@ def test_zeros_that_sums_begin_with_are_kept():
     assert any(isinstance(op, Unset) for op in walk(free.build.steps[-1].after.body))
 
 
-def test_a_record_of_another_depth_does_not_serve_it(tmp_path):
+def test_a_record_of_another_depth_does_not_serve_it():
     tiles = TunableKernel.of(scaled_by_step(), {M: 1, N: 4096, K: 4096}, (), {}, "sm_90a").for_all_batches()
     taken = tiles.choices()[0]
     depth = 128 if taken.config[BLOCK_K] == 64 else 64
     for values, serves in (({}, True), ({BLOCK_K.name: depth}, False)):
         choice = {s.name: n for s, n in taken.config.items() if s in tiles.space.tiles} | values
         record = TileRecord(tiles.key({}), choice=choice, considered=36, predicted=5e-6)
-        found = Found(record, tmp_path / "mine.jsonl")
         if serves:
-            assert tiles.of_record(found, {}) is not None
+            assert tiles.of_record(record, {}) is not None
         else:
             with pytest.raises(IllegalRecord, match="batch-invariant sums need BLOCK_K"):
-                tiles.of_record(found, {})
+                tiles.of_record(record, {})
 
 
 # -- bits

@@ -7,10 +7,11 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
 from tilewave import *
 from tilewave.cost.parameters import HOST, HostParameters
+from tilewave.lang.open_tiles import tunable
 from tilewave.tune.choose import rank
 from tilewave.tune.default import TunableKernel
 from tilewave.tune.machines import HostTiles
-from tilewave.tune.space import space_of, tunable
+from tilewave.tune.space import space_of
 
 
 def host(threads=2):

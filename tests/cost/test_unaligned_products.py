@@ -1,7 +1,7 @@
 """Products of unaligned arrays: what the model says of who loads the operands is what calls do."""
 
 import random
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from tilewave import *
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
 from tilewave.runtime.arrays import view
+from tilewave.runtime.native.choice import NativeChoice
 from tilewave.tune.default import TunableKernel
-from tilewave.tune.native import NativeChoice
 from tilewave.tune.space import SPLIT
 
 TILE = {BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 64}
@@ -81,9 +81,11 @@ def test_lanes_wait_for_each_step():
 
 def test_machine_code_computes_the_same():
     machine, problem = tunable().machine, tunable().problem
-    choice = NativeChoice.of(
-        (M, N, K), [lambda sizes, s=s: machine.picoseconds(problem.sized(sizes).cut(TILE | {SPLIT: s})) for s in (1, 4)]
-    )
+
+    def time(split, sizes):
+        return machine.picoseconds(problem.sized(dict(zip((M, N, K), sizes, strict=True))).cut(TILE | {SPLIT: split}))
+
+    choice = NativeChoice.of(3, [partial(time, split) for split in (1, 4)])
     for shape in (LANES, PACKED, (16, 4096, 4096), (333, 333, 333), (4097, 4097, 4097)):
         times = [machine.picoseconds(cut(shape, split=s)) for s in (1, 4)]
         assert choice(shape) == times.index(min(times))

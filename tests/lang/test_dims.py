@@ -6,9 +6,9 @@ from kernels import G, K, M, N, compiled, poisoned
 
 from tilewave import *
 from tilewave.errors import CallError, ShapeError, SymbolError
+from tilewave.lang.cutting import Cutting
 from tilewave.lang.symbols import quotient
-from tilewave.trace import DimensionWindow
-from tilewave.tune.problem import _Cutting
+from tilewave.trace import DimensionWindow, TileWork
 
 U, P = sym.U, sym.P
 
@@ -100,10 +100,7 @@ def test_a_tile_that_nobody_gives_is_chosen_for_dims_that_go_with_it():
 
 
 def test_the_cost_model_sees_the_part_of_a_dim_that_belongs_to_a_tile():
-    class Problem:
-        constraints = halves.constraints
-
-    cutting = _Cutting(Problem(), {M: 64, K: 130})
+    cutting = Cutting(TileWork(), halves.constraints, {M: 64, K: 130})
     assert [cutting.extent(d) for d in (K, K / 2, 2 * K, K // 64, N // 2)[:4]] == [32, 16, 64, 1]
     assert [cutting.size(d) for d in (K / 2, K / 64, ceiling(K / 64))] == [65, 2, 3]
 

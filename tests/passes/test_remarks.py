@@ -457,6 +457,7 @@ CASES = {
     "direct_to_shared.APART": checked("direct_to_shared", "padded"),
     "direct_to_shared.NO_ROOM": checked("direct_to_shared", "too_much"),
     "make_persistent.OWN_LOOP": checked("make_persistent", "persistent_already"),
+    "make_persistent.IN_TURNS": checked("make_persistent", "adds_in_turns"),
     "make_persistent.UNEVEN": checked("make_persistent", "again_and_again"),
     "coalesce_loads.USED_BESIDE": checked("coalesce_loads", "used_elsewhere_too"),
     "coalesce_loads.OTHER_ORDER": checked(

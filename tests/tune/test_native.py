@@ -7,8 +7,8 @@ from kernels import K, M, N, gemm
 
 from tilewave import *
 from tilewave.kernels.linear import ProductForm, product_kernel
+from tilewave.runtime.native.choice import NO_CONFIG, NativeChoice
 from tilewave.tune.default import TunableKernel
-from tilewave.tune.native import NO_CONFIG, NativeChoice
 
 LONGEST = 1 << 15
 
@@ -69,13 +69,13 @@ def test_the_model_of_a_cpu_stays_in_python():
 
 
 def test_of_equal_configs_the_first_is_chosen():
-    times = [lambda sizes: 5 * sizes[M], lambda sizes: 3 * sizes[M], lambda sizes: 3 * sizes[M]]
-    assert NativeChoice.of((M,), times)([7]) == 1
+    times = [lambda sizes: 5 * sizes[0], lambda sizes: 3 * sizes[0], lambda sizes: 3 * sizes[0]]
+    assert NativeChoice.of(1, times)([7]) == 1
 
 
 def test_numbers_beyond_64_bits_choose_nothing():
-    assert NativeChoice.of((M,), [lambda sizes: sizes[M] * sizes[M], lambda sizes: 7])([1 << 40]) == NO_CONFIG
+    assert NativeChoice.of(1, [lambda sizes: sizes[0] * sizes[0], lambda sizes: 7])([1 << 40]) == NO_CONFIG
 
 
 def test_a_time_that_cannot_be_recorded_has_no_program():
-    assert NativeChoice.of((M,), [lambda sizes: 1 if sizes[M] > 3 else 2]) is None
+    assert NativeChoice.of(1, [lambda sizes: 1 if sizes[0] > 3 else 2]) is None

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, check_product, gemm, poisoned, random_array
 
-import tilewave.tune.store as store
 from tilewave import *
+from tilewave.files import append_line
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.tune.default import TunableKernel
 from tilewave.tune.records import BadRecord, NewerRecord, RecordKey, TileRecord, merged
@@ -110,15 +110,15 @@ def test_the_nearest_file_that_has_a_record_answers(tmp_path):
     add(record(1, tried=9), far)
     add(record(2, tried=9), far)
     files = Records([near, far])
-    assert files.look_up(key(1)).found.record.tried == 1
-    assert files.look_up(key(2)).found.file == far / FILE
-    assert files.look_up(key(3)).found is None
+    assert files.look_up(key(1)).fitting[0].tried == 1
+    assert files.look_up(key(2)).fitting[0].file == str(far / FILE)
+    assert not files.look_up(key(3)).fitting
 
 
 def test_a_record_of_another_text_is_told_and_not_used(tmp_path):
     add(record(1), tmp_path)
     found = Records([tmp_path]).look_up(replace(key(1), digest="f" * 16))
-    assert found.found is None and [one.record.key for one in found.stale] == [key(1)]
+    assert not found.fitting and [one.key for one in found.stale] == [key(1)]
 
 
 def test_records_of_another_chip_or_size_are_none(tmp_path):
@@ -126,16 +126,16 @@ def test_records_of_another_chip_or_size_are_none(tmp_path):
     files = Records([tmp_path])
     for other in (replace(key(1), chip="H100"), key(2), replace(key(1), kernel="other")):
         found = files.look_up(other)
-        assert found.found is None and not found.stale
+        assert not found.fitting and not found.stale
 
 
 def test_a_file_that_changes_is_read_again(tmp_path):
     files = Records([tmp_path])
-    assert files.look_up(key(1)).found is None
+    assert not files.look_up(key(1)).fitting
     add(record(1), tmp_path)
-    assert files.look_up(key(1)).found is not None
+    assert files.look_up(key(1)).fitting
     (tmp_path / FILE).unlink()
-    assert files.look_up(key(1)).found is None
+    assert not files.look_up(key(1)).fitting
 
 
 def test_damaged_lines_hide_no_others(tmp_path):
@@ -144,15 +144,15 @@ def test_damaged_lines_hide_no_others(tmp_path):
         file.write(b"\xff\xfe{\x00}\n" + record(2).line.encode()[:40])  # half a line, as a killed process leaves it
     add(record(3), tmp_path)
     files = Records([tmp_path])
-    assert files.look_up(key(1)).found and files.look_up(key(3)).found
-    assert files.look_up(key(2)).found is None
+    assert files.look_up(key(1)).fitting and files.look_up(key(3)).fitting
+    assert not files.look_up(key(2)).fitting
 
 
 def test_a_tidy_file_is_sorted_and_keeps_what_it_does_not_know(tmp_path):
     newer = record(9).line.replace('"format":1', '"format":2')
     for one in (record(3), record(1), record(3, tried=8, how="measured")):
         add(one, tmp_path)
-    store.add_line(tmp_path / FILE, newer)
+    append_line(tmp_path / FILE, newer.encode())
     other = tmp_path / "other.jsonl"
     other.write_text(record(2).line + "\n")
     bad = tidy(tmp_path, [other])
@@ -230,13 +230,13 @@ def test_many_records_are_opened_and_looked_up_quickly(tmp_path):
     for _ in range(5):
         begin = time.process_time()
         files = Records([tmp_path])
-        assert files.look_up(key(7)).found
+        assert files.look_up(key(7)).fitting
         starts.append(time.process_time() - begin)
     times = []
     for seed in range(1000):
         wanted = [key(number) for number in random.Random(seed).sample(range(MANY), 20)]
         begin = time.process_time()
-        assert all(files.look_up(one).found for one in wanted)
+        assert all(files.look_up(one).fitting for one in wanted)
         times.append((time.process_time() - begin) / len(wanted))
     assert min(starts) < START_SECONDS and min(times) < LOOKUP_SECONDS
 

@@ -207,7 +207,7 @@ def test_a_link_of_another_user_is_passed_over(tmp_path, monkeypatch, given_away
     file = planted(tmp_path, monkeypatch)
     file.parent.rename(tmp_path / "elsewhere")
     file.parent.symlink_to(tmp_path / "elsewhere")
-    assert Records().look_up(key_of_gemm()).found.file == file
+    assert Records(search_path()).look_up(key_of_gemm()).fitting[0].file == str(file)
     given_away(file.parent)
     assert not compiled().choice.record
 
@@ -236,7 +236,7 @@ def test_the_owners_private_group_may_write(tmp_path):
     file = written(tmp_path, record().line)
     file.chmod(0o664)
     mine = tilewave.files._is_private_group(os.getuid(), os.stat(file).st_gid)
-    assert bool(Records([tmp_path]).look_up(KEY).found) == mine
+    assert bool(Records([tmp_path]).look_up(KEY).fitting) == mine
 
 
 def test_foreign_records_are_taken_over_as_the_remark_says(tmp_path, monkeypatch, given_away, capsys):
@@ -248,8 +248,8 @@ def test_foreign_records_are_taken_over_as_the_remark_says(tmp_path, monkeypatch
     assert f"{file} was skipped" in capsys.readouterr().out
     said = compiled().why().rows[0].what
     assert f"tilewave records merge {file} --into DIRECTORY" in said
-    assert command(monkeypatch, "records", "merge", file, "--into", store.user_directory()) == 0
-    assert compiled().choice.record == str(store.user_directory() / FILE)
+    assert command(monkeypatch, "records", "merge", file, "--into", store.user_directory()[0]) == 0
+    assert compiled().choice.record == str(store.user_directory()[0] / FILE)
 
 
 def test_the_search_ends_at_a_directory_of_another_user(tmp_path, monkeypatch, given_away):
@@ -294,13 +294,12 @@ SHRINKING = """
 import os, sys
 from pathlib import Path
 from tilewave.tune.records import RecordKey
-from tilewave.tune.store import Records
+from tilewave.tune.store import FILE, RecordFile
 directory = Path(sys.argv[1])
-records = Records([directory])
-file = records._file(0)
+file = RecordFile(directory / FILE)
 os.truncate(file.path, 0)
 keys = [RecordKey("gemm", "00112233445566aa", "H200", f"K={i}") for i in range(3000)]
-print(sum(bool(file.lines(key).best_first) for key in keys))
+print(sum(bool(file.look_up(key).fitting) for key in keys))
 """
 
 
@@ -316,7 +315,7 @@ def test_a_file_that_is_replaced_after_it_was_opened_is_read_as_it_was(tmp_path)
     file = RecordFile(tmp_path / FILE)
     (tmp_path / "other").write_text("")
     (tmp_path / "other").replace(tmp_path / FILE)
-    assert all(file.lines(one).best_first for one in keys) and file.is_old()
+    assert all(file.look_up(one).fitting for one in keys) and file.is_old()
 
 
 def test_files_that_are_no_longer_asked_are_closed(tmp_path):
@@ -325,13 +324,13 @@ def test_files_that_are_no_longer_asked_are_closed(tmp_path):
     records = Records([tmp_path])
     for _ in range(50):
         add(record(), tmp_path)
-        assert records.look_up(KEY).found
+        assert records.look_up(KEY).fitting
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
 def test_a_long_line_is_read_whole_and_a_longer_one_is_none(tmp_path):
     written(tmp_path, record(notes="x" * 50_000).line)
-    assert len(Records([tmp_path]).look_up(KEY).found.record.notes) == 50_000
+    assert len(Records([tmp_path]).look_up(KEY).fitting[0].notes) == 50_000
     written(tmp_path, record(notes="x" * 70_000).line)
     assert Records([tmp_path]).look_up(KEY).remarks == (
         f"{tmp_path / FILE}:1 was skipped: a line of {len(record(notes='x' * 70_000).line):,} characters",
@@ -353,19 +352,19 @@ def test_a_file_that_is_rewritten_while_it_is_read_is_read_again(tmp_path, monke
     with monkeypatch.context() as patch:
         patch.setattr(os, "read", rewritten)
         found = Records([tmp_path]).look_up(KEY)
-    assert found.found.record.order == "the new one" and not found.remarks
+    assert found.fitting[0].order == "the new one" and not found.remarks
 
 
 def test_a_rewritten_file_of_the_same_size_and_time_is_seen(tmp_path):
     file = written(tmp_path, record(order="snake()").line)
     records = Records([tmp_path])
     state = os.stat(file)
-    assert records.look_up(KEY).found.record.order == "snake()"
+    assert records.look_up(KEY).fitting[0].order == "snake()"
     other = tmp_path / "other"
     other.write_text(record(order="kenas()").line + "\n")
     os.utime(other, ns=(state.st_atime_ns, state.st_mtime_ns))
     other.replace(file)
-    assert records.look_up(KEY).found.record.order == "kenas()"
+    assert records.look_up(KEY).fitting[0].order == "kenas()"
 
 
 def test_many_lines_for_one_thing_take_time_in_proportion(tmp_path):
@@ -375,7 +374,7 @@ def test_many_lines_for_one_thing_take_time_in_proportion(tmp_path):
     begin = time.process_time()
     found = Records([tmp_path]).look_up(KEY)
     assert time.process_time() - begin < 10
-    assert found.found is None and len(found.remarks) == 4
+    assert not found.fitting and len(found.remarks) == 4
 
 
 def test_a_sparse_file_is_not_read(tmp_path):
@@ -394,7 +393,7 @@ def test_a_sparse_file_is_not_read(tmp_path):
 def test_a_file_that_grows_beyond_the_limit_while_it_is_read_is_passed_over(tmp_path, monkeypatch):
     file = written(tmp_path, record().line)
     monkeypatch.setattr(store, "MOST_BYTES", file.stat().st_size)
-    assert Records([tmp_path]).look_up(KEY).found
+    assert Records([tmp_path]).look_up(KEY).fitting
 
     def grown(descriptor, count, read=os.read):
         with file.open("a") as more:
@@ -433,7 +432,7 @@ def test_a_file_that_may_not_be_read_is_passed_over(tmp_path, monkeypatch):
     def denied(*given, **more):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(store, "open_plain", denied)  # root may read anything
+    monkeypatch.setattr(tilewave.files, "open_plain", denied)  # root may read anything
     assert Records([tmp_path]).look_up(KEY).remarks == (f"{tmp_path / FILE} was skipped: Permission denied",)
 
 
@@ -443,7 +442,7 @@ def test_a_directory_that_cannot_be_made_is_said(tmp_path):
         add(record(), tmp_path / "file")
     assert "--records DIRECTORY" in str(said.value)
     add(record(), tmp_path / "another")  # as it advises
-    assert Records([tmp_path / "another"]).look_up(KEY).found
+    assert Records([tmp_path / "another"]).look_up(KEY).fitting
 
 
 def test_what_a_tidy_file_does_not_know_stays_byte_for_byte(tmp_path):
@@ -461,4 +460,4 @@ def test_new_files_are_believed_whatever_the_umask(tmp_path):
         tidy(tmp_path / "new")
     finally:
         os.umask(mask)
-    assert RecordFile(tmp_path / "new" / FILE).remarks == () and Records([tmp_path / "new"]).look_up(KEY).found
+    assert RecordFile(tmp_path / "new" / FILE).remarks == () and Records([tmp_path / "new"]).look_up(KEY).fitting

@@ -27,7 +27,7 @@ OF_WAVES_COMPILER = (
     "wave_utils_test",
 )
 """Files that test Wave's own compiler, and no kernel."""
-SECONDS = 60
+SECONDS = 150
 EACH = 1
 """How many of a function's parameters are run."""
 
@@ -63,6 +63,12 @@ class Runner:
         self.each = each
         self.verdicts: dict[str, Verdict] = defaultdict(Verdict)
 
+    def pytest_collection(self) -> None:
+        """Load templates whose names begin with `test_` as the others, and not as pytest loads tests."""
+        from stand_in import Finder
+
+        sys.meta_path.sort(key=lambda finder: not isinstance(finder, Finder))
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         kept: Counter[str] = Counter()
@@ -82,10 +88,10 @@ class Runner:
         from stand_in import UNDER_WAY, OnTheHost
 
         UNDER_WAY.clear()
-        references.least[0] = 0.0
+        references.current.clear()
         print(f"\n{item.name}", flush=True)
-        signal.signal(signal.SIGALRM, _too_long)
-        signal.alarm(SECONDS)
+        signal.signal(signal.SIGPROF, _too_long)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
         verdict = self.verdicts[_function(item)]
         try:
             with OnTheHost():
@@ -100,7 +106,7 @@ class Runner:
             verdict.passed += 1
             return found
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             verdict.templates |= UNDER_WAY
             print(f"\n{_function(item)}: {verdict.word} {verdict.reason[:150]}", flush=True)
 
@@ -115,7 +121,7 @@ def _function(item: Any) -> str:
 
 
 def _too_long(*_: Any) -> None:
-    raise TooLong(f"longer than {SECONDS} s")
+    raise TooLong(f"longer than {SECONDS} s of processor time")
 
 
 def _shown(error: BaseException) -> str:
@@ -136,7 +142,7 @@ def main(words: list[str]) -> int:
     install(Path(checkout))
     runner = Runner(EACH)
     tests = Path(checkout) / "tests"
-    left_out = [f"--ignore-glob=*/{name}*" for name in OF_WAVES_COMPILER]
+    left_out = [f"--ignore-glob={tests}/*/{name}*" for name in OF_WAVES_COMPILER]
     chosen = ["-k", words[0]] if words else []
     how = [
         "-q",
@@ -151,21 +157,48 @@ def main(words: list[str]) -> int:
     ]
     pytest.main([str(tests / "kernel"), "--rootdir", checkout, *left_out, *chosen, *how], [runner])
     report(runner.verdicts)
+    if not words:
+        report_templates(Path(checkout), runner.verdicts)
     return 0
 
 
 def report(verdicts: dict[str, Verdict]) -> None:
-    """Print the table of test functions, and that of templates."""
-    templates: dict[str, set[str]] = defaultdict(set)
+    """Print the table of test functions."""
     for name, verdict in sorted(verdicts.items()):
         print(f"| {name} | {verdict.word} | {verdict.reason} |")
-        for template in verdict.templates:
-            templates[template].add(verdict.word)
+    _count("test functions", [verdict.word for verdict in verdicts.values()])
+
+
+def report_templates(checkout: Path, verdicts: dict[str, Verdict]) -> None:
+    """Print the table of all templates: those that tests call, and those that are called here alone."""
+    import templates
+
+    found = {name: _of_template(name, verdicts) for name in templates.names(checkout)}
     print()
-    for template, words in sorted(templates.items()):
-        print(f"| {template} | {', '.join(sorted(words))} |")
-    counted = Counter(v.word for v in verdicts.values())
-    print(f"\n{len(verdicts)} functions: " + ", ".join(f"{n} {word}" for word, n in counted.most_common()))
+    for name, (word, reason) in found.items():
+        print(f"| {name} | {word} | {reason} |")
+    _count("templates", [word for word, _ in found.values()])
+
+
+def _of_template(name: str, verdicts: dict[str, Verdict]) -> tuple[str, str]:
+    """Return whether a template runs: in a test that calls it, or in a call of its own; else why it does not."""
+    import templates
+
+    alone = Verdict()
+    if name in templates.ALONE:
+        try:
+            templates.run_alone(name)
+            alone.passed += 1
+        except Exception as error:
+            (alone.wrong if isinstance(error, AssertionError) else alone.refused).append(_shown(error))
+    calling = [alone, *(v for v in verdicts.values() if name in v.templates)]
+    words = {v.word for v in calling if v is not alone or name in templates.ALONE}
+    word = next((w for w in ("WRONG", "runs", "partly") if w in words), "no")
+    return word, "" if word == "runs" else next((v.reason for v in calling if v.reason), "no test calls it")
+
+
+def _count(what: str, words: list[str]) -> None:
+    print(f"\n{len(words)} {what}: " + ", ".join(f"{n} {word}" for word, n in Counter(words).most_common()))
 
 
 if __name__ == "__main__":

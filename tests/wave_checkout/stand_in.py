@@ -92,18 +92,41 @@ def _range(dtype: torch.dtype) -> tuple[Any, Any]:
     return limits.min, limits.max
 
 
-def _compiled(options: Any, kernel: Any, *schedules: Any) -> Callable[..., None]:
-    """Compile a kernel; calls take the data of tensors, whether or not they require gradients, as Wave's do."""
-    made = tilewave.wave_compile(options, kernel, *schedules)
+S, CACHE = tilewave.sym.S, tilewave.MemoryLayout((tilewave.sym.CACHE, None, None))
+EXTENDED = {
+    "k_cache": CACHE,
+    "v_cache": CACHE,
+    "kv_indices": tilewave.MemoryLayout((tilewave.sym.KV_INDICES,)),
+    "qo_indptr": tilewave.Indices(sorted=True),
+}
+MEMORIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("extend_attention", "extend_attention"): EXTENDED,
+    ("extend_attention", "extend_attention_custom_mask"): EXTENDED,
+    ("extend_attention_rpe", "extend_attention_rpe"): EXTENDED,
+    ("paged_decode_attention", "phase_0"): {"request_indices": tilewave.MemoryLayout((S + 1,))},
+    ("paged_decode_attention", "phase_1"): {"request_indices": tilewave.MemoryLayout((S + 1,))},
+}
+"""What tests know of arrays and the annotations of templates do not say: longer arrays than their dims, and contracts
+of indices."""
 
-    def call(*arrays: Any, **named: Any) -> None:
-        made(*(x.detach() if isinstance(x, torch.Tensor) else x for x in arrays), **named)
 
-    return call
+class CompiledInTest:
+    """A compiled kernel; calls take the data of tensors, whether or not they require gradients, as Wave's do."""
+
+    def __init__(self, options: Any, kernel: Any, *schedules: Any) -> None:
+        template = kernel.function.__module__.rpartition(".")[2]
+        kernel = kernel.with_memories(**MEMORIES.get((template, kernel.name), {}))
+        self.compiled = tilewave.wave_compile(options, kernel, *schedules)
+
+    def __call__(self, *arrays: Any, **named: Any) -> None:
+        self.compiled(*(x.detach() if isinstance(x, torch.Tensor) else x for x in arrays), **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.compiled, name)
 
 
 SUPPORT: dict[str, Any] = {
-    "wave_compile": _compiled,
+    "wave_compile": CompiledInTest,
     **{name: getattr(tilewave.sym, name) for name in DELAYS},
     "TORCH_DTYPE_TO_WAVE": TO_WAVE,
     "torch_dtype_to_wave": TO_WAVE.__getitem__,
@@ -125,6 +148,16 @@ SUPPORT: dict[str, Any] = {
     "math": math,
     "sympy": sympy,
 }
+
+
+class Sympy(ModuleType):
+    """The sympy of a template, whose import is replaced: Piecewise is tilewave's, as sympy's refuses conditions that
+    are not its own."""
+
+    Piecewise = staticmethod(tilewave.Piecewise)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sympy, name)
 
 
 class StandIn(ModuleType):
@@ -178,6 +211,8 @@ def _noting(run: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
 
     def running(module: ModuleType) -> None:
         run(module)
+        if hasattr(module, "sympy"):
+            module.sympy = Sympy("sympy")
         for name, function in list(vars(module).items()):
             if inspect.isfunction(function) and function.__module__ == module.__name__ and "get_" in name:
                 setattr(module, name, _noted(f"{module.__name__.rpartition('.')[2]}.{name}", function))
@@ -198,6 +233,8 @@ class OnTheHost(TorchFunctionMode):
     """Makes tensors on the CPU where a test asks for a GPU."""
 
     def __torch_function__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        if function is torch.device:  # a name; what is made there is made here
+            return function(*given, **(named or {}))
         named = {name: _host(x) for name, x in (named or {}).items()}
         if function is torch.Tensor.cuda:
             return given[0]

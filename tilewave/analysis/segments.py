@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from tilewave.analysis.affine import Affine, Sums
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Add, And, Broadcast, Cast, Elementwise, Iota, Less, LessEqual, Max, Min, Read, Reduce, Sub
-from tilewave.ir.types import Scalar
+from tilewave.ir.types import I64, INDEX, Scalar, Tile, Type
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,8 @@ class Segments:
         """Return the read of the offset that bounds a number, which `how` may bring nearer."""
         op = self.defs.get(self.number(v))
         match op:
-            case Reduce(x) if all(n == 1 for n in x.type.shape):
-                found = self.defs.get(x)
-                return found if isinstance(found, Read) else None
+            case Read() if all(n == 1 for n in op.result.type.shape):
+                return op
             case Max(a, b) | Min(a, b) if isinstance(op, how):
                 return self.offset(a, how) or self.offset(b, how)
             case _:
@@ -79,6 +78,8 @@ class Segments:
         if isinstance(op, And):
             yield from self.conjuncts(op.a)
             yield from self.conjuncts(op.b)
+        elif isinstance(op, Broadcast) and isinstance(op.x.type, Tile) and op.x.type.shape == op.result.type.shape:
+            yield from self.conjuncts(op.x)
         elif op is not None:
             yield op
 
@@ -88,10 +89,12 @@ class Segments:
         return self.plain(op.x) if isinstance(op, Cast) and keeps_apart(op) else v
 
     def number(self, v: Value) -> Value:
-        """Return the number that a tile holds everywhere, before casts."""
+        """Return the number that a tile holds everywhere, before casts; of a tile with one element, the tile."""
         op = self.defs.get(self.plain(v))
         if isinstance(op, Broadcast) and isinstance(op.x.type, Scalar):
-            return self.plain(op.x)
+            return self.number(op.x)
+        if isinstance(op, Reduce) and all(n == 1 for n in op.x.type.shape):
+            return self.number(op.x)
         return self.plain(v)
 
     def same(self, a: Value, b: Value) -> bool:
@@ -104,9 +107,17 @@ class Segments:
             return False
         kept = {f.name for f in fields(one)} - {"results", "loc"}
         facts = ((getattr(one, name), getattr(other, name)) for name in kept)
-        return a.type == b.type and all(
+        return _same_numbers(a.type, b.type) and all(
             self.same(x, y) if isinstance(x, Value) and isinstance(y, Value) else x == y for x, y in facts
         )
+
+
+def _same_numbers(a: Type, b: Type) -> bool:
+    """Return whether two types are equal; `index` and `i64` are the same integers."""
+    index = (INDEX, I64)
+    return a == b or (
+        isinstance(a, Tile) and isinstance(b, Tile) and a.shape == b.shape and {a.dtype, b.dtype} <= {*index}
+    )
 
 
 def keeps_apart(op: Cast) -> bool:

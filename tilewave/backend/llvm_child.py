@@ -63,6 +63,19 @@ def _serve(stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 def compile_here(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     """Optimize LLVM IR and compile it to object code in this process, which LLVM may terminate."""
+    to, module = optimized(llvm_ir, machine)
+    if machine.gives == "text":
+        asm = to.emit_assembly(module)
+        return ObjectCode(asm.encode(), asm)
+    if machine.gives == "object":
+        return ObjectCode(to.emit_object(module), "")
+    text = str(module)  # emitting changes a module, so object and text are emitted from separate ones
+    choose_strength_reduction(text)
+    return ObjectCode(to.emit_object(module), to.emit_assembly(llvm.parse_assembly(text)))
+
+
+def optimized(llvm_ir: str, machine: LlvmMachine) -> tuple[llvm.TargetMachine, llvm.ModuleRef]:
+    """Return what emits code for a machine, and the optimized module."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     for option in machine.options:
@@ -78,16 +91,12 @@ def compile_here(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     options.loop_unrolling = False  # the lowering has unrolled what pays
     builder = llvm.create_pass_builder(to, options)
     builder.getModulePassManager().run(module, builder)
-    if not machine.negates_choices:
-        module = _with_parts_negated(module)
-    if machine.gives == "text":
-        asm = to.emit_assembly(module)
-        return ObjectCode(asm.encode(), asm)
-    if machine.gives == "object":
-        return ObjectCode(to.emit_object(module), "")
-    optimized = str(module)  # emitting changes a module, so object and text are emitted from separate ones
-    llvm.set_option("", f"{REDUCES_STRENGTH}={int(most_products(optimized) <= MOST_PRODUCTS)}")
-    return ObjectCode(to.emit_object(module), to.emit_assembly(llvm.parse_assembly(optimized)))
+    return to, module if machine.negates_choices else _with_parts_negated(module)
+
+
+def choose_strength_reduction(llvm_ir: str) -> None:
+    """Decide for optimized LLVM IR whether LLVM's strength reduction for AMD targets runs, from here on."""
+    llvm.set_option("", f"{REDUCES_STRENGTH}={int(most_products(llvm_ir) <= MOST_PRODUCTS)}")
 
 
 def most_products(llvm_ir: str) -> int:

@@ -15,19 +15,17 @@ from tilewave.bench.rounds import Rounds
 from tilewave.compile import wave_compile
 from tilewave.compiled import Compiled
 from tilewave.emulator.findings import UnsupportedCode
-from tilewave.errors import TargetError, TilewaveError, here
+from tilewave.errors import TargetError, TilewaveError, first_line, here
 from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text
+from tilewave.lang.open_tiles import said_of
 from tilewave.lang.symbols import Symbol
-from tilewave.options import WaveCompileOptions, as_chosen
+from tilewave.lang.tuning import Tune
+from tilewave.options import WaveCompileOptions, as_chosen, want_free, want_tunable
 from tilewave.tune.choose import TileChoice
-from tilewave.tune.chosen import MOST_TRIED
-from tilewave.tune.default import TunableKernel
-from tilewave.tune.fixed import want_free, want_tunable
+from tilewave.tune.default import MOST_TRIED, TunableKernel
 from tilewave.tune.records import STRENGTHS, RecordKey
 from tilewave.tune.search import IN_TURN, RUNS, Advance, ConfigTime, Spread, Tuned, search, want_strength
-from tilewave.tune.space import said_of
 from tilewave.tune.store import DIRECTORY
-from tilewave.tune.tune import Tune
 
 ROUNDS = 9
 CHECK_SECONDS = 0.5
@@ -50,7 +48,7 @@ class ConfigTimer:
             try:
                 made[config.text] = self.compiled(config)
             except TilewaveError as error:
-                why[config.text] = _line(error)
+                why[config.text] = first_line(error)
         if made:
             report = measure_kernels(made, KernelSettings(rounds=self.rounds, check_seconds=CHECK_SECONDS))
             why |= {one.contestant: one.why for one in report.left_out}
@@ -63,7 +61,7 @@ class ConfigTimer:
         try:
             device_of(first, "tilewave tune")
         except TargetError as error:
-            return f"by the model alone: {_line(error)}{_counted(first)}"
+            return f"by the model alone: {first_line(error)}{_counted(first)}"
         return ""
 
     def first_compiled(self) -> tuple[TileChoice, Compiled]:
@@ -148,7 +146,3 @@ def _time(name: str, rounds: Rounds | None, why: Mapping[str, str]) -> ConfigTim
         return ConfigTime(None, why=why.get(name, "nothing was timed"))
     found = rounds.time(name)
     return ConfigTime(found.median, found.spread, len(rounds.rounds))
-
-
-def _line(error: TilewaveError) -> str:
-    return str(error).splitlines()[0]

@@ -24,6 +24,7 @@ from tilewave.errors import SymbolError, TilewaveError, authors_traceback
 from tilewave.explore.code import step_json
 from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text
 from tilewave.lang.symbols import HARDWARE, Symbol, sym
+from tilewave.lang.tuning import Tune
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 from tilewave.machine import Machine
 from tilewave.options import SchedulingType, WaveCompileOptions
@@ -31,7 +32,6 @@ from tilewave.pipeline.runner import Step, numbered_apart, pass_name
 from tilewave.pipeline.tile_level import tile_level
 from tilewave.renamed import current_pass
 from tilewave.tune.choose import TileChoice
-from tilewave.tune.tune import Tune
 
 T = TypeVar("T")
 SPACES = {"shared": SHARED_ADDRESS_SPACE, "global": GLOBAL_ADDRESS_SPACE}
@@ -149,7 +149,9 @@ def compiled_for(
     `config` is what an earlier call chose, which is then not chosen again. A machine of a user's own file may have a
     chip without a target: what is not given cannot be chosen for it.
     """
-    found = fixed_in(file, sizes, "--set", target_of(machine), order=order, tune=config.alone if config else None)
+    values: dict[str, Any] = {**config.values} if config else {}
+    tune = Tune(**values) if config else None
+    found = fixed_in(file, sizes, "--set", target_of(machine), order=order, tune=tune)
     for c in found:
         if c.chosen_for == INTERPRETER and c.choice is not None:
             what = f"{c.name} leaves tile sizes open, and no target is for {machine.target}, the chip of {machine.name}"

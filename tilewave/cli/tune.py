@@ -15,18 +15,18 @@ from tilewave.bench.tuning import timer_for, tune, want_cost_model
 from tilewave.bench.workers import LocalWorkers
 from tilewave.cli.diff import kernels_in, parse_sizes, want_sizes
 from tilewave.cli.progress import progress
-from tilewave.cli.tune_report import explain_choices, page_of, print_tuned
+from tilewave.cli.tune_report import explain_choices, page_of, print_tuned, tuned_json
 from tilewave.cli.tune_tasks import OverWorkers, TuneTask
 from tilewave.errors import TilewaveError
 from tilewave.files import read_text
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
+from tilewave.lang.tuning import Tune
 from tilewave.machine.chips import CHIPS
-from tilewave.tune.fixed import want_tunable
+from tilewave.options import want_tunable
 from tilewave.tune.records import STRENGTHS
 from tilewave.tune.search import IN_TURN, Spread, Tuned
 from tilewave.tune.store import tidy
-from tilewave.tune.tune import Tune
 from tilewave.view.save import check_place, save
 from tilewave.view.tuning_page import tuning_page
 
@@ -75,7 +75,7 @@ def tune_command(
     if html is not None:
         save(html, tuning_page([page_of(job.text, one) for job, one in zip(jobs, found, strict=True)]))
     if as_json:
-        print(json.dumps([one.to_json() for one in found], indent=2))
+        print(json.dumps([tuned_json(one) for one in found], indent=2))
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from tilewave.bench.tuning import ConfigTimer, timer_for
 from tilewave.bench.workers import Killed, Workers
 from tilewave.cli.diff import kernels_in, parse_sizes
 from tilewave.errors import TilewaveError
+from tilewave.lang.tuning import Tune
 from tilewave.runtime.cache import default_directory
 from tilewave.tune.choose import TileChoice
 from tilewave.tune.search import Batch, ConfigTime, Measure
-from tilewave.tune.tune import Tune
 
 ENTRY = "*.entry"
 CACHE = "TILEWAVE_CACHE_DIR"

@@ -57,6 +57,10 @@ class HostCost:
     def lanes(self) -> int:
         return self.vector_bytes // PANEL_BYTES
 
+    def refused(self, cut: CutWork) -> str:
+        """Return an empty text: a tile is in memory, so any can be."""
+        return ""
+
     def predict(self, cut: CutWork) -> Prediction:
         t = self.parameters
         name = "compute" if cut.products else "elementwise"

@@ -11,6 +11,7 @@ from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.core import Block, Op, Value, word
 from tilewave.ir.ops import (
     Add,
+    And,
     Binary,
     Broadcast,
     Cast,
@@ -26,6 +27,7 @@ from tilewave.ir.ops import (
     Mod,
     Mul,
     NotEqual,
+    Or,
     Select,
     Sub,
     Xor,
@@ -129,6 +131,7 @@ class Number:
     __xor__, __rxor__ = _operator(Xor), _operator(Xor, swapped=True)
     __lt__, __gt__ = _operator(Less), _operator(Less, swapped=True)
     __le__, __ge__ = _operator(LessEqual), _operator(LessEqual, swapped=True)
+    __and__, __or__ = _operator(And), _operator(Or)
     smaller, larger = _operator(Min), _operator(Max)
     equals, differs = _operator(Equal), _operator(NotEqual)
 

@@ -194,3 +194,10 @@ def unnamed(kernel: Kernel) -> str:
     found = {f"%{v.name}": f"%{v.name}" for v in kernel.body.args}
     text = _NAME.sub(lambda name: found.setdefault(name[0], f"%.{len(found)}"), str(kernel))
     return f"{text}workgroups: {found[f'%{kernel.workgroups}']}" if isinstance(kernel.workgroups, str) else text
+
+
+def anonymous(kernel: Kernel) -> str:
+    """Return the kernel's text as `unnamed` does, without the names of the kernel and its arrays either."""
+    arrays = [v for v in kernel.body.args if isinstance(v.type, Memory)]
+    numbered = {v: Value(f"array{number}", v.type) for number, v in enumerate(arrays)}
+    return unnamed(replace(kernel, name="", body=rename_block(kernel.body, numbered)))

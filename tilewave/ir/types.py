@@ -55,6 +55,10 @@ class DType:
     def is_int(self) -> bool:
         return self.kind == "int"
 
+    def is_int_asm(self) -> bool:
+        """Return `is_int`, by its name in Wave."""
+        return self.is_int
+
     @cached_property
     def bounds(self) -> tuple[int, int]:
         """The least and the greatest number of an integer dtype."""

@@ -62,30 +62,41 @@ DELTA_ROWS = 16
 
 @cache
 def attention_deltas_kernel(
-    size_v: int, of: DType, y_dtype: DType, grad_dtype: DType, grad_lse_dtype: DType | None = None
+    size_v: int,
+    of: DType,
+    y_dtype: DType,
+    grad_dtype: DType,
+    grad_lse_dtype: DType | None = None,
+    size: int = 0,
+    cleared: tuple[tuple[str, DType], ...] = (),
 ) -> WaveKernel:
     """Return the kernel from y[B, H, M, N], grad[B, H, M, N] and lse[B, H, M] to delta[B, H, M] and base2[B, H, M].
 
     delta is the sum of y · grad along a row, less the gradient of the log-sum-exp where it has a dtype; base2 is the
-    log-sum-exp as an exponent of 2, and inf for a row that sees no key, so that its weights are 0.
+    log-sum-exp as an exponent of 2, and inf for a row that sees no key, so that its weights are 0. `cleared` names
+    arrays that are set to 0 for a kernel after this one: sums_q[B, H, M, K1] and turns[B, H, M], with their dtypes.
     """
 
-    def find(y: Any, grad: Any, lse: Any, grad_lse: Any, delta: Any, base2: Any) -> None:
+    def find(y: Any, grad: Any, lse: Any, grad_lse: Any, delta: Any, base2: Any, **later: Any) -> None:
         found = (cast(read(y), of) * cast(read(grad), of)).sum(dim=N)
         write(found if grad_lse is None else found - cast(read(grad_lse), of), delta)
         sums = read(lse)
         write(select(sums == -inf, inf, sums * LOG2_E), base2)
+        for name, dtype in cleared:
+            write(RegisterType(shapes[name], dtype)(0), later[name])
 
     row = (B, H, M)
-    shapes: Shapes = {"y": (*row, N), "grad": (*row, N), "lse": row, "grad_lse": row, "delta": row, "base2": row}
+    shapes: Shapes = {"y": (*row, N), "grad": (*row, N), "sums_q": (*row, K1)}
+    shapes |= dict.fromkeys(("lse", "grad_lse", "delta", "base2", "turns"), row)
     dtypes = {"y": y_dtype, "grad": grad_dtype, "lse": of, "grad_lse": grad_lse_dtype, "delta": of, "base2": of}
     each = [WorkgroupConstraint(M, DELTA_ROWS, 0), WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(B, 1, 3)]
-    return wave(each, subs={N: size_v})(taking("attention_deltas", find, shapes, dtypes))
+    subs = {N: size_v, K1: size} if size else {N: size_v}
+    return wave(each, subs=subs)(taking("attention_deltas", find, shapes, {**dtypes, **dict(cleared)}))
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Blocks of queries and keys in a backward pass: their weights, and the gradients of their scores."""
+class GradientBlocks:
+    """GradientBlocks of queries and keys in a backward pass: their weights, and the gradients of their scores."""
 
     tile: AttentionTile
     heads: Heads
@@ -150,7 +161,7 @@ def attention_keys_backward_kernel(
     added head by head.
     """
     wanted = {name: found for name, found in (("grad_k", grad_k_dtype), ("grad_v", grad_v_dtype)) if found is not None}
-    sums = _KeySums(Blocks(tile, heads, scores, of, dtype, bias_dtype), tuple(wanted))
+    sums = KeySums(GradientBlocks(tile, heads, scores, of, dtype, bias_dtype), tuple(wanted))
 
     def walk(**arrays: Any) -> None:
         to = SimpleNamespace(**arrays)
@@ -174,10 +185,10 @@ def attention_keys_backward_kernel(
 
 
 @dataclass(frozen=True)
-class _KeySums:
+class KeySums:
     """The sums of a tile of keys over all queries that see it."""
 
-    blocks: Blocks
+    blocks: GradientBlocks
     wanted: tuple[str, ...]
 
     def totals(self, to: Any) -> dict[str, Any]:
@@ -186,7 +197,8 @@ class _KeySums:
         init = [self.blocks.zeros(B, H_KV, K2, ends[name]) for name in self.wanted]
 
         def head(*sums: Any) -> Any:
-            return iterate(M, init_args=sums)(step)
+            start, stop = self.bounds()
+            return iterate(M, init_args=sums, start=start, stop=stop)(step)
 
         def step(*sums: Any) -> Any:
             return self.step(to, dict(zip(self.wanted, sums, strict=True)))
@@ -196,8 +208,8 @@ class _KeySums:
 
     def step(self, to: Any, totals: dict[str, Any]) -> tuple[Any, ...]:
         """Return the sums after a block of queries; it is loaded in the order in which its products need it."""
-        blocks, queries = self.blocks, self.of_head(to.q)
-        products = mma(read(to.k), queries, blocks.zeros(B, H_KV, K2, M))
+        blocks, keys, queries = self.blocks, read(to.k), self.of_head(to.q)
+        products = mma(keys, queries, blocks.zeros(B, H_KV, K2, M))
         bias = None if to.bias is None else self.of_head(to.bias)
         weights, slope = blocks.weights(products, self.of_head(to.base2), bias)
         grads = self.of_head(to.grad)
@@ -206,9 +218,17 @@ class _KeySums:
             outer = weights * (inner - self.of_head(to.delta))
             outer = outer if slope is None else outer * slope
             totals["grad_k"] = mma(cast(outer, blocks.dtype), queries, totals["grad_k"])
+            self.of_block(to, keys, outer)
         if "grad_v" in totals:
             totals["grad_v"] = mma(cast(weights, blocks.dtype), grads, totals["grad_v"])
         return tuple(totals.values())
+
+    def bounds(self) -> tuple[Any, Any]:
+        """Return the first query and the end of the queries that are looped over; None: all, masked where need be."""
+        return None, None
+
+    def of_block(self, to: Any, keys: Any, outer: Any) -> None:
+        """Use the gradients of a block's scores for further sums; here there are none."""
 
     def of_head(self, array: Any) -> Any:
         return read(array, at={G: first_index(G)}) if self.blocks.heads.sharing > 1 else read(array)
@@ -233,7 +253,7 @@ def attention_queries_backward_kernel(
 
     Where it has a dtype, grad_bias[B, H, M, K2] is written too, except for blocks that a mask hides.
     """
-    blocks = Blocks(tile, heads, scores, of, dtype, bias_dtype)
+    blocks = GradientBlocks(tile, heads, scores, of, dtype, bias_dtype)
 
     def walk(**arrays: Any) -> None:
         to = SimpleNamespace(**arrays)
@@ -329,21 +349,21 @@ def attention_backward_calls(
     scores = Scores.of("attention", heads, asked.scale, asked.causal, asked.window, asked.soft_cap).of_queries(row[-1])
     facts, bias = (heads, scores, of, dtypes["q"]), dtypes.get("bias")
     kernel = attention_deltas_kernel(heads.size_v, of, dtypes["y"], dtypes["grad"], dtypes.get("grad_lse"))
-    calls = [_call(kernel, {**arrays, **rows})]
+    calls = [call_of(kernel, {**arrays, **rows})]
     of_keys = ("k", "v", "grad_k", "grad_v")
-    grouped = {name: x if name in of_keys else _by_group(x, heads) for name, x in {**arrays, **rows}.items()}
+    grouped = {name: x if name in of_keys else by_group(x, heads) for name, x in {**arrays, **rows}.items()}
     for tile, its in _key_sums(tiles, wanted):
         kinds = [dtypes["q"] if name in its else None for name in ("grad_k", "grad_v")]
         kernel = attention_keys_backward_kernel(tile, *facts, bias, *kinds)
-        calls.append(_call(kernel, grouped))
+        calls.append(call_of(kernel, grouped))
     if wanted.q or "grad_bias" in arrays:
         kinds = [dtypes["q"] if wanted.q else None, bias, dtypes.get("grad_bias")]
         kernel = attention_queries_backward_kernel(tiles.queries, *facts, *kinds)
-        calls.append(_call(kernel, {**arrays, **rows}))
+        calls.append(call_of(kernel, {**arrays, **rows}))
     return calls
 
 
-def _call(kernel: WaveKernel, arrays: Mapping[str, Any]) -> KernelCall:
+def call_of(kernel: WaveKernel, arrays: Mapping[str, Any]) -> KernelCall:
     """Return the call of a kernel with those of some arrays that it has parameters for."""
     return KernelCall(kernel, {name: arrays[name] for name in kernel.function.__annotations__})
 
@@ -356,6 +376,6 @@ def _key_sums(tiles: GradientTiles, wanted: WantedGradients) -> list[tuple[Atten
     return [(tiles.values if name == "grad_v" else tiles.keys, [name]) for name in names]
 
 
-def _by_group(x: Any, heads: Heads) -> Any:
+def by_group(x: Any, heads: Heads) -> Any:
     """Return an array of query heads with an axis of those that share a head of keys."""
     return x if heads.sharing == 1 else x.reshape(x.shape[0], -1, heads.sharing, *x.shape[2:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tilewave.errors import DimensionError, DTypeError, ShapeError, TraceError, here
@@ -15,11 +16,12 @@ from tilewave.lang.indexed import IndexedPlace, read_at
 from tilewave.lang.operands import count, want_tile
 from tilewave.lang.ops import select
 from tilewave.lang.ragged import at_groups
+from tilewave.lang.stored_once import write_once
 from tilewave.lang.symbols import Expression, Symbol, Whole
 from tilewave.lang.tags import taggable
 from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe, extents_of, in_order, repeated, without_single_dims
-from tilewave.lang.windows import ends_with_a_group, extent_here, want_room, window_of
+from tilewave.lang.windows import ends_with_a_group, extent_here, length_of, want_room, window_of
 from tilewave.trace import TileTransfer, Trace, current
 
 
@@ -68,7 +70,10 @@ def read(
         trace.zero_outside[value] = frozenset(
             mine
             for mine, d in both
-            if d in memory.dims and (not mapping or mapping.keeps(d)) and not ends_with_a_group(trace, d)
+            if d in memory.dims
+            and d not in memory.laid_out
+            and (not mapping or mapping.keeps(d))
+            and not ends_with_a_group(trace, d)
         )
     return Traced(trace, value, its_dims)
 
@@ -109,10 +114,10 @@ def write(
     _want_mapping_by_name("write", memory, elements_per_thread)
     per_lane = count(trace, "write", elements_per_thread)
     mapping, values = _mapping(trace, "write", memory, mapping, mapping_dynamic_vals, source, target, at)
-    if mapping is not None and mapping.dynamic_values:
+    if mapping is not None and (mapping.dynamic_values or _ends_early(trace, mapping.tile_dims("inputs"))):
         at = DynamicMapping(trace, "write", memory, mapping, values, "inputs", "outputs").positions()
     at = at_groups(trace, memory, at)
-    if at is not None or (mapping is None and any(ends_with_a_group(trace, d) for d in memory.dims)):
+    if at is not None or (mapping is None and _ends_early(trace, memory.dims)):
         write_indexed(trace, "write", tile, memory, at or {})
         return
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
@@ -120,13 +125,20 @@ def write(
     _check_write(trace, tile, memory, tile_dims)
     trace.transfers.append(TileTransfer(memory.name, tuple(tile_dims), tile.dtype, True, trace.walked))
     place = _Place(trace, memory, tile.dims, mapping.inputs if mapping else None, mapping.outputs if mapping else None)
+    plain = (d for d in memory.dims if mapping is None or mapping.keeps(d))
+    memory.want_same_lengths(plain, partial(length_of, trace))
     if trace.mask is not None:
         tile = _where_it_holds(trace, tile, place)
     if place.is_window():
         memory.want_room("write", place.axes(), tile.type.shape)
-        trace.effect(ir.Write, tile.value, memory.value, place.at(), place.axes(), per_lane)
+        write_once(trace, tile.value, memory.value, place.at(), place.axes(), per_lane)
     else:
         trace.effect(ir.Scatter, tile.value, memory.value, place.where())
+
+
+def _ends_early(trace: Trace, dims: Sequence[Any]) -> bool:
+    """Return whether the elements of a tile may end before those of the memory do."""
+    return any(ends_with_a_group(trace, d) for d in dims)
 
 
 AT_THESE = (

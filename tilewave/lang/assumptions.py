@@ -152,7 +152,11 @@ def _expression(found: Any, depth: int) -> Expression:
             return Whole(found)
         case str():
             return Symbol(found)
-        case ["+" | "-" | "*" | "/" | "//" | "%" | "<" | "<=" | "==" | "!=" | "Min" | "Max" as how, a, b] if depth:
+        case [
+            "+" | "-" | "*" | "/" | "//" | "%" | "<" | "<=" | "==" | "!=" | "&" | "|" | "Min" | "Max" as how,
+            a,
+            b,
+        ] if depth:
             return Combined(how, _expression(a, depth - 1), _expression(b, depth - 1))
         case ["floor" | "ceiling" as how, x] if depth:
             return Rounded(how, _expression(x, depth - 1))

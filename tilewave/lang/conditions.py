@@ -11,7 +11,7 @@ from tilewave.ir.build import Number
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR
 from tilewave.lang.loops import Carrying
 from tilewave.lang.ops import select
-from tilewave.lang.symbols import Expression
+from tilewave.lang.symbols import Expression, expression
 from tilewave.lang.values import Traced, describe
 from tilewave.trace import Trace, current
 
@@ -35,6 +35,8 @@ def conditional(condition: Any, else_return: Sequence[Traced] | None = None) -> 
 
 def truth(trace: Trace, op: str, condition: Any) -> Traced | bool:
     """Return a condition as a truth value: a Python bool, a traced number, or a tile."""
+    if hasattr(condition, "free_symbols"):  # sympy's, over tilewave's symbols
+        condition = expression(condition)
     found = condition.evaluate(trace.symbols) if isinstance(condition, Expression) else condition
     if isinstance(found, Number) and not isinstance(found, Traced):
         found = Traced(trace, found.value)

@@ -232,6 +232,18 @@ class GridConstraint(Constraint):
 
 
 @dataclass(frozen=True)
+class DeviceConstraint(Constraint):
+    """Wave's division of a dim among several devices: one device has all of it, and others are refused."""
+
+    dim: Symbol
+    tile: Any
+    device_dim: int = 0
+
+    def __post_init__(self) -> None:
+        _as_expression(self, "tile")
+
+
+@dataclass(frozen=True)
 class ReorderingConstraint(Constraint):
     """Replaces a workgroup's coordinate in one dimension of the grid by an expression."""
 

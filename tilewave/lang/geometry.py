@@ -13,6 +13,7 @@ from tilewave.ir.build import Number
 from tilewave.ir.constraint_locations import Places, Side
 from tilewave.lang.constraints import (
     Constraint,
+    DeviceConstraint,
     GridConstraint,
     HardwareConstraint,
     IteratorBindings,
@@ -173,6 +174,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     cuts = _all(constraints, WorkgroupConstraint)
     _refuse_twice(_all(constraints, TilingConstraint), "tiled for iterate")
     _refuse_twice(_all(constraints, WaveConstraint), "cut among waves")
+    _refuse_devices(constraints, subs)
     parts = _parts(constraints, subs)
     shares, counts = _shares([c for c in cuts if c.primary], subs)
     grid = _grid(counts, cuts)
@@ -213,6 +215,33 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         goes_with=goes_with,
         bindings=bound.bindings if (bound := _one(constraints, IteratorBindings)) else {},
     )
+
+
+def _refuse_devices(constraints: Sequence[Constraint], subs: Subs) -> None:
+    """Refuse a dim that is divided among several devices: a launch is on one."""
+    for c in _all(constraints, DeviceConstraint):
+        length, part = size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "part of a device")
+        if not isinstance(length, int) or length > part:
+            what = f"{c.dim} is divided among devices, {part} elements each, and a launch is on one device"
+            raise ConstraintError(what, loc=c.loc, remedy="leave it out, and call the kernel with each device's arrays")
+
+
+def one_part_each(constraints: Sequence[Constraint], subs: Subs) -> tuple[Constraint, ...]:
+    """Return the constraints with workgroups in the place of waves along a dim where each wave has its own result.
+
+    Wave's formula of a `SymbolicAlias` gives the parts of a tile that its waves compute one each, such as two of
+    `ceiling(x / (BLOCK_K2 / 2))`: reductions end with a wave's part. A workgroup for each part computes the same.
+    """
+    for alias in _all(constraints, SymbolicAlias):
+        part = next((c for c in _all(constraints, WaveConstraint) if c.dim == alias.target), None)
+        cut = next((c for c in _all(constraints, WorkgroupConstraint) if c.dim == alias.target), None)
+        if part is None or cut is None:
+            continue
+        parts, of_one = (positive(alias.of(c.tile), subs, alias.loc, "tile") for c in (cut, part))
+        if parts > of_one == 1:
+            smaller = replace(cut, tile=part.tile)
+            constraints = [smaller if c is cut else c for c in constraints if c is not part]
+    return tuple(constraints)
 
 
 def _followers(

@@ -11,6 +11,7 @@ its own dims in the place of that dim:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from tilewave.errors import DimensionError, DTypeError, TraceError, here
@@ -19,7 +20,15 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import BOOL, INDEX, Scalar, Tile
 from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe, extents_of, index_of, repeated, scalar_of
-from tilewave.lang.windows import end_of, ends_with_a_group, ends_with_a_tile, extent_here, want_room, window_of
+from tilewave.lang.windows import (
+    end_of,
+    ends_with_a_group,
+    ends_with_a_tile,
+    extent_here,
+    length_of,
+    want_room,
+    window_of,
+)
 from tilewave.trace import TileTransfer, Trace
 
 
@@ -33,6 +42,8 @@ class IndexedPlace:
                 named = ", ".join(map(str, memory.dims))
                 what = f"{op}: at names {d}, which {memory} has not"
                 raise DimensionError(what, loc=here(), remedy=f"its dims are {named}")
+        if op != "read":
+            memory.want_same_lengths((d for d in memory.dims if d not in at), partial(length_of, trace))
         self.given = {d: self._in_bounds(index_along(trace, op, d, at[d])) for d in memory.dims if d in at}
         self.extents = self._extents(op)
 
@@ -141,7 +152,7 @@ def read_at(trace: Trace, op: str, memory: MemoryArgument, at: Mapping[Any, Any]
         value = place.read(place.positions(), kind)
     else:
         value = trace.emit(ir.Read, memory.value, *place.window(), memory.through, per_lane, type=kind)
-        trace.zero_outside[value] = frozenset(dims)
+        trace.zero_outside[value] = frozenset(dims).difference(memory.laid_out)
     return Traced(trace, value, dims)
 
 

@@ -35,7 +35,7 @@ from tilewave.lang.constraints import (
     WorkgroupMapping,
     order_of_tiles,
 )
-from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
+from tilewave.lang.geometry import Geometry, GridShare, Order, one_part_each, places_of, resolve, size
 from tilewave.lang.pythons_own import assigned_inside, misused
 from tilewave.lang.ragged import place_in_group
 from tilewave.lang.symbols import (
@@ -47,7 +47,16 @@ from tilewave.lang.symbols import (
     rounded_where_open,
     want_no_hardware,
 )
-from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
+from tilewave.lang.types import (
+    GLOBAL_ADDRESS_SPACE,
+    AddressSpace,
+    BoundSymbol,
+    Indices,
+    MemoryArgument,
+    MemoryLayout,
+    MemoryType,
+    ScalarArgument,
+)
 from tilewave.lang.wave_words import no_such_name
 from tilewave.mapping import Coverage
 from tilewave.renamed import current_options
@@ -93,6 +102,8 @@ class WaveKernel:
     """The tile sizes to autotune over, where none are given: a `Tune`, which the compiler reads."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `WaveCompileOptions` that calls of the kernel are compiled with, such as `num_stages`."""
+    memories: Mapping[str, MemoryLayout | Indices] = field(default_factory=dict, repr=False)
+    """The layouts and contracts of arrays whose annotations have none, by name."""
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
     """What calls store for later ones, such as compiled code."""
     calling: ClassVar[Calling]
@@ -126,6 +137,11 @@ class WaveKernel:
         """Return the `Compiled` for a target, with the options of `WaveCompileOptions`."""
         return self.calling.compile_kernel(self, target, subs or {}, current_options(f"{self.name}.compile", options))
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the author gives the order of tiles, or loops over them."""
+        return any(isinstance(c, (WorkgroupMapping, ReorderingConstraint, GridConstraint)) for c in self.constraints)
+
     def ordered(self, mapping: object) -> WaveKernel:
         """Return this kernel with another order of tiles."""
         others = (c for c in self.constraints if not isinstance(c, (WorkgroupMapping, ReorderingConstraint)))
@@ -147,6 +163,17 @@ class WaveKernel:
         """Return this kernel, compiled at calls with these fields of `WaveCompileOptions`."""
         named = current_options(f"{self.name}.with_options", options)
         return replace(self, options={**self.options, **named}, kept={})
+
+    def with_memories(self, **memories: MemoryLayout | Indices) -> WaveKernel:
+        """Return this kernel with the layout or the contract of some arrays, as if their annotations had it."""
+        names = [name for name, kind in parameters_of(self) if isinstance(kind, MemoryType)]
+        for name, more in memories.items():
+            if name not in names or not isinstance(more, (MemoryLayout, Indices)):
+                what = f"{self.name}.with_memories: {name} is {more!r}"
+                raise TraceError(
+                    what, loc=here(), remedy=f"give an Indices(…) or a MemoryLayout(…) of {', '.join(names)}"
+                )
+        return replace(self, memories={**self.memories, **memories}, kept={})
 
     def symbols(self) -> tuple[Symbol, ...]:
         """Return the symbols of the constraints and annotations, in order."""
@@ -257,7 +284,13 @@ def trace_kernel(
     numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in left_open}
     parameters = parameters_of(kernel)
     words = [trace.fresh(name, INDEX_SCALAR).name for name, _ in parameters]  # before the launch takes any of the names
+    of_tile = {s: said.pop(s) for s in _of_coordinates(said)}
     trace.symbols.update(check_subs(said, {s: trace.number(v) for s, v in numbers.items()}))
+    bound = _bound_symbols(kernel)
+    for (name, _), taken in zip(parameters, words, strict=True):
+        if name in bound:
+            trace.symbols[Symbol(name)] = trace.number(Value(taken, INDEX_SCALAR))
+    kernel = replace(kernel, constraints=one_part_each(kernel.constraints, trace.symbols))
     left = assumed(kernel.constraints, trace.symbols)
     geometry = resolve(kernel.constraints, trace.symbols, left_open)
     trace.walks, trace.driven, trace.goes_with = geometry.walks, geometry.driven, geometry.goes_with
@@ -266,7 +299,7 @@ def trace_kernel(
     left += tuple(one for _, kind in parameters for one in _whole_quotients(kernel, kind, trace.symbols))
     trace.arrays = {a.name: a for a in given if isinstance(a, MemoryArgument)}
     with tracing(trace):
-        _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
+        _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given, of_tile))
     args = [a.value for a in given] + list(numbers.values())
     body = trace.block(args)
     body = replace(body, ops=(*trace.allocations, *body.ops))
@@ -315,7 +348,22 @@ def _rows_and_cols(trace: Trace, geometry: Geometry) -> Sequence[Symbol]:
 def unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol]:
     """Return the array sizes without a value, which a call's arrays give."""
     arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
-    return [d for kind in arrays for d in kind.dims if isinstance(d, Symbol) and d not in sizes]
+    own = [
+        s for kind in arrays if kind.layout for e in kind.layout.shape if e is not None for s in expression(e).symbols()
+    ]
+    dims = [d for kind in arrays for d in kind.dims if isinstance(d, Symbol)]
+    return [d for d in (*dims, *own) if d not in sizes]
+
+
+def places_of_sizes(kernel: WaveKernel, dynamic: Sequence[Symbol]) -> dict[Symbol, tuple[int, int]]:
+    """Return the first array and axis of a call that each dynamic size is read from."""
+    arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
+    found: dict[Symbol, tuple[int, int]] = {}
+    for at, kind in enumerate(arrays):
+        for axis, dim in enumerate(kind.dims):
+            if isinstance(dim, Symbol) and dim in dynamic:
+                found.setdefault(dim, (at, axis))
+    return found
 
 
 def missing_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[str]:
@@ -386,7 +434,25 @@ def _with_wishes(kernel: WaveKernel, geometry: Geometry, rows_and_cols: Sequence
     )
 
 
-def _run(trace: Trace, kernel: WaveKernel, given: Sequence[Argument]) -> None:
+def _of_coordinates(said: Mapping[Symbol, Any]) -> list[Symbol]:
+    """Return the symbols whose values are expressions of the coordinates of the workgroup's tile, in order of need."""
+    found: list[Symbol] = []
+    for _ in said:
+        more = [s for s in said if s not in found and _depends(said[s], {*COORDINATES, *found})]
+        if not more:
+            break
+        found += more
+    return found
+
+
+def _depends(value: Any, on: Collection[Symbol]) -> bool:
+    return isinstance(value, Expression) and any(s in on for s in value.symbols())
+
+
+def _run(trace: Trace, kernel: WaveKernel, given: Sequence[Argument], of_tile: Mapping[Symbol, Expression]) -> None:
+    """Run the author's function; `of_tile` are symbols with a value in each tile."""
+    for s, value in of_tile.items():
+        trace.symbols[s] = value.evaluate({**trace.symbols, **trace.tile_at})
     arguments = [a.traced(trace) if isinstance(a, ScalarArgument) else a for a in given]
     trace.locate = here
     try:
@@ -471,12 +537,26 @@ def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:
     found = []
     for name in inspect.signature(kernel.function).parameters:
         kind = BOOL if annotations.get(name) is bool else annotations.get(name)
+        kind = INDEX if isinstance(kind, BoundSymbol) else kind
         if not isinstance(kind, (MemoryType, DType)):
             remedy = f"write {name}: Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]; a number given at the call is {name}: f32"
             what = f"{kernel.name}: {name} is not annotated as a memory or a number"
             raise TraceError(what, loc=kernel.loc, remedy=remedy)
-        found.append((name, kind))
+        found.append((name, _with(kernel.memories.get(name), kind)))
     return found
+
+
+def _bound_symbols(kernel: WaveKernel) -> set[str]:
+    """Return the names of the arguments that are the values of symbols."""
+    annotations = inspect.get_annotations(kernel.function, eval_str=True)
+    return {name for name, kind in annotations.items() if isinstance(kind, BoundSymbol)}
+
+
+def _with(more: MemoryLayout | Indices | None, kind: MemoryType | DType) -> MemoryType | DType:
+    """Return the type of an array with a layout or contract that its annotation lacks."""
+    if more is None or not isinstance(kind, MemoryType):
+        return kind
+    return replace(kind, layout=more) if isinstance(more, MemoryLayout) else replace(kind, contract=more)
 
 
 def _argument(parameter: tuple[str, MemoryType | DType], word: str, kernel: WaveKernel, trace: Trace) -> Argument:
@@ -484,6 +564,9 @@ def _argument(parameter: tuple[str, MemoryType | DType], word: str, kernel: Wave
     name, kind = parameter
     subs = trace.symbols
     if isinstance(kind, DType):
+        symbol = trace.symbols.get(Symbol(name))
+        if isinstance(symbol, Number) and symbol.value.name == word:  # SymbolBind
+            return ScalarArgument(symbol.value, kind)
         return ScalarArgument(Value(word, Scalar(I64 if kind == INDEX else kind)), kind)
     loc = _annotated_at(kernel, kind)
     space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
@@ -498,10 +581,18 @@ def _argument(parameter: tuple[str, MemoryType | DType], word: str, kernel: Wave
         if d not in trace.lengths:
             trace.lengths[d] = size(rounded_where_open(d, subs), subs, loc)
     sizes = [trace.lengths[d] for d in kind.dims]
-    if kind.layout is not None:
-        kind.layout.want(name, loc, kind.dims, sizes, subs)
+    laid_out = _laid_out(kernel, name, kind, subs, loc) if kind.layout is not None else {}
+    sizes = [laid_out.get(d, n) for d, n in zip(kind.dims, sizes, strict=True)]
     extents = tuple(n.value.name if isinstance(n, Number) else n for n in sizes)
-    return MemoryArgument(name, Value(word, IrMemory(extents, kind.dtype, "global")), kind.dims, space)
+    return MemoryArgument(name, Value(word, IrMemory(extents, kind.dtype, "global")), kind.dims, space, laid_out)
+
+
+def _laid_out(kernel: WaveKernel, name: str, kind: MemoryType, subs: Mapping[Symbol, Any], loc: Loc) -> dict[Any, Any]:
+    """Return the lengths of an array that its layout gives, by the dims whose lengths they are not."""
+    assert kind.layout is not None
+    arrays = [(other, k) for other, k in parameters_of(kernel) if isinstance(k, MemoryType) and other != name]
+    plain = {d for _, k in arrays for i, d in enumerate(k.dims) if k.layout is None or k.layout.shape[i] is None}
+    return {d: size(e, subs, loc) for d, e in kind.layout.lengths(name, loc, kind.dims, subs, plain)}
 
 
 def _want_spaces(kernel: WaveKernel) -> None:

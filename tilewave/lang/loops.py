@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -14,7 +15,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.rewrite import substitute_block
 from tilewave.ir.split_steps import splits_with_steps
 from tilewave.ir.types import INDEX_SCALAR
-from tilewave.lang.symbols import Expression, Symbol
+from tilewave.lang.symbols import Expression, Symbol, expression
 from tilewave.lang.tags import taggable
 from tilewave.lang.types import MemoryArgument, RegisterType
 from tilewave.lang.values import Traced, describe, index_of, want_number, with_dims_of
@@ -219,10 +220,10 @@ class _Walk(Carrying):
         def place() -> None:
             number = trace.number(count) if isinstance(first, int) else trace.number(count) + first
             if self.walk.start is None:
-                trace.windows[self.axis] = DimensionWindow.tile(number, self.walk.step)
+                window = DimensionWindow.tile(number, self.walk.step)
             else:
-                begin = number * self.walk.step + self.evaluated(self.walk.start)
-                trace.windows[self.axis] = DimensionWindow(begin, self.walk.step)
+                window = DimensionWindow(number * self.walk.step + self.evaluated(self.walk.start), self.walk.step)
+            trace.windows[self.axis] = replace(window, end=self.walk.end)
 
         parts = splits_with_steps(steps, self.walk.parts) if isinstance(steps, int) else self.walk.parts
         result = self.looped(trips, count, place, parts=parts)
@@ -258,6 +259,8 @@ class _While(Carrying):
     """A loop that continues as long as a condition on its symbol holds."""
 
     def __init__(self, trace: Trace, axis: Any, init: Sequence[Traced], start: Any, condition: Any, body: Any) -> None:
+        if hasattr(condition, "free_symbols"):  # sympy's, over tilewave's symbols
+            condition = expression(condition)
         if not isinstance(condition, Expression):
             raise TraceError(
                 f"iterate: {axis} has no tile, so its loop needs a condition",
@@ -274,6 +277,9 @@ class _While(Carrying):
         trace = self.trace
         with trace.scope():
             with trace.region():
+                if self.axis in trace.lengths:  # a tile has the one element that the loop is at
+                    at = trace.number(self.stand_ins[self.axis])
+                    trace.windows[self.axis] = DimensionWindow.tile(at, 1)
                 returned = self.trace_body()
                 changed = self.changed()
                 self.check_progress(changed)

@@ -16,13 +16,12 @@ from tilewave.lang.types import want_dtype
 from tilewave.lang.values import (
     Traced,
     beside,
+    chosen,
     describe,
     index_of,
     literal,
-    one_shape,
     only_element,
     scalar_of,
-    spread,
     together,
     want_number,
 )
@@ -73,7 +72,7 @@ def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) 
     """Return the index along `dim`: a number for a while loop's symbol, else a tile with the index of each element."""
     trace = current("self_index")
     count(trace, "self_index", elements_per_thread)
-    if dim in trace.settable:
+    if dim in trace.settable and (dim in trace.driven or dim not in trace.windows):
         return scalar_of(trace, trace.settable[dim], dtype)
     window = window_of(trace, dim, "self_index")
     places = Traced(trace, trace.emit(ir.Iota, type=Tile((window.extent,), dtype)), (dim,))
@@ -88,13 +87,20 @@ def first_index(dim: Symbol) -> Traced:
 
 
 def set_symbol(symbol: Symbol, value: Any) -> None:
-    """Set the value of `symbol` from here on."""
+    """Set the value of `symbol` from here on.
+
+    Of a dim that the grid or a loop divides, it is the number of its elements for this workgroup: tiles end there.
+    """
     trace = current("set_symbol")
     symbol, value = _symbol_of(symbol), only_element(trace, value)
     if not isinstance(symbol, Symbol):
         raise SymbolError(f"set_symbol: {symbol!r} is no symbol", loc=here(), remedy="write set_symbol(sym.ROW, …)")
     want_no_hardware("set_symbol", symbol)
     want_number("set_symbol", value, PER_ELEMENT)
+    is_divided = symbol in trace.walks or symbol in trace.windows
+    if is_divided and symbol not in trace.driven and symbol not in trace.unplaced:
+        trace.set_end(symbol, trace.number(index_of(trace, "set_symbol", value).value))
+        return
     if symbol in trace.symbols and symbol not in trace.settable:
         raise SymbolError(
             f"set_symbol: {symbol} has a value already: {_known(trace.symbols[symbol])}",
@@ -129,13 +135,9 @@ def select(condition: Any, a: Any, b: Any) -> Traced:
         if isinstance(condition, Number):
             condition = Traced(trace, condition.value)
     if isinstance(condition, bool):
-        chosen: Traced = a if condition else b
-        return chosen
-    x, y = _both(a, b)
-    if condition.dims != x.dims:
-        z, condition = one_shape(trace, x, condition)
-        x, y = (z, spread(trace, y, z)) if z.dims != x.dims else (x, y)
-    return x.make(trace.emit(ir.Select, condition.value, x.value, y.value, type=x.type))
+        one: Traced = a if condition else b
+        return one
+    return chosen(condition, *_both(a, b))
 
 
 @taggable

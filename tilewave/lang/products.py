@@ -6,12 +6,13 @@ from typing import Any
 
 from tilewave.errors import DTypeError, ShapeError, TraceError, here
 from tilewave.ir import ops as ir
-from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, DType, dims
+from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, DType, Tile, dims
 from tilewave.lang.constraints import MMAType, instruction_asked
 from tilewave.lang.operands import want_tile
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.tags import taggable
-from tilewave.lang.values import Traced, extents_of, in_order
+from tilewave.lang.values import Traced, extents_of, in_order, repeated, without_single_dims
+from tilewave.lang.windows import length_of
 from tilewave.trace import TileProduct, Trace, current
 
 
@@ -25,6 +26,8 @@ def mma(a: Traced, b: Traced, acc: Traced | None = None, mma_type: MMAType | Non
         raise TraceError("mma adds products to sums, and none are given", loc=here(), remedy=remedy)
     for x in (a, b, acc):
         want_tile("mma", x)
+    a, b = _without_others(trace, a, b, acc), _without_others(trace, b, a, acc)
+    a, b = _with_batch(trace, a, b, acc), _with_batch(trace, b, a, acc)
     _check_product(trace, a, b, acc)
     *batch, rows, cols = acc.dims
     if cols in a.dims and rows in b.dims and rows not in a.dims:
@@ -35,6 +38,51 @@ def mma(a: Traced, b: Traced, acc: Traced | None = None, mma_type: MMAType | Non
     y = _whole_depth(trace, in_order(b, (*batch, cols, depth)), depth)
     wish = asked.value if asked else ""
     return acc.make(trace.emit(ir.Mma, x.value, y.value, acc.value, wish, type=acc.type))
+
+
+def _without_others(trace: Trace, x: Traced, other: Traced, acc: Traced) -> Traced:
+    """Return an operand without dims of one element that are no part of its rows or columns, or of the depth."""
+    alone = [d for d in x.dims if d not in acc.dims and d not in other.dims]
+    rows_and_cols = acc.dims[-2:]
+    if any(d in x.dims and d not in other.dims for d in rows_and_cols):
+        alone += [d for d in rows_and_cols if d in x.dims and d in other.dims and _is_side(x, other, acc)]
+    extents = extents_of(x)
+    shared = [d for d in x.dims if d in other.dims and d not in acc.dims]
+    if len(long := [d for d in shared if extents[d] > 1]) == 1:  # which is summed over
+        alone += [d for d in shared if d not in long]
+    return _without(trace, x, [d for d in alone if extents[d] == 1])
+
+
+def _without(trace: Trace, x: Traced, dims: list[Any]) -> Traced:
+    """Return x without dims of one element; a tile just read, before any write, is read without them."""
+    at = next((at for at, op in enumerate(trace.ops) if x.value in op.results), len(trace.ops))
+    made, *later = [*trace.ops[at:], None]
+    is_fresh = all(op is None or (op.results and not op.blocks) for op in later)
+    if not dims or not isinstance(made, ir.Read) or not is_fresh or any(length_of(trace, d) == 0 for d in dims):
+        return without_single_dims(trace, x, dims)
+    kept = [(axis, n, d) for axis, n, d in zip(made.axes, x.type.shape, x.dims, strict=True) if d not in dims]
+    axes, shape, left = zip(*kept, strict=True)
+    value = trace.emit(ir.Read, made.memory, made.at, axes, made.through, made.per_lane, type=Tile(shape, x.dtype))
+    trace.zero_outside[value] = trace.zero_outside.get(x.value, frozenset()).difference(dims)
+    return Traced(trace, value, left)
+
+
+def _is_side(x: Traced, other: Traced, acc: Traced) -> bool:
+    """Return whether the other operand has no row or column dim of the result but those that x has too."""
+    return not any(d in other.dims and d not in x.dims for d in acc.dims[-2:])
+
+
+def _with_batch(trace: Trace, x: Traced, other: Traced, acc: Traced) -> Traced:
+    """Return an operand repeated along the batch dims of the result that only the other operand has."""
+    missing = [d for d in acc.dims[:-2] if d in other.dims and d not in x.dims]
+    if not any(d in other.dims for d in acc.dims[-2:]):
+        return x  # the other operand has no row or column of the last two dims
+    if not missing or any(d in x.dims and d in other.dims for d in acc.dims[-2:]):
+        return x
+    extents = extents_of(other)
+    found = repeated(trace, x, {**{d: extents[d] for d in missing}, **extents_of(x)})
+    trace.zero_outside[found.value] = trace.zero_outside.get(x.value, frozenset())
+    return found
 
 
 def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:

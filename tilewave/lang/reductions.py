@@ -308,7 +308,7 @@ def argmin(x: Self, dim: Any = None) -> Self:
 
 
 @taggable
-def cumsum(x: Self, dim: Any = None) -> Self:
+def cumsum(x: Self, dim: Any = None, block: bool = False) -> Self:
     current("cumsum")
     want_tile("cumsum", x)
     return x.cumsum(dim)

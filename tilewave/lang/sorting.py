@@ -100,6 +100,8 @@ def topk(x: Any, dim: Any = None, k: Any = None) -> tuple[Any, Any]:
     """
     trace = current("topk")
     want_tile("topk", x)
+    if dim not in x.dims and k in x.dims:  # Wave's order: topk(x, K, N)
+        dim, k = k, dim
     dim = one_dim(x, "topk", dim)
     count = _count(trace, x, dim, k)
     order = KeyOrder(x.dtype, inverts_values=False, inverts_indices=True)

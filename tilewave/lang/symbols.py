@@ -17,7 +17,7 @@ from typing import Any, NoReturn, SupportsIndex, TypeGuard
 
 from tilewave.errors import SymbolError, TraceError, here
 from tilewave.forks import IMPORTING
-from tilewave.mapping.index import larger, smaller
+from tilewave.mapping.index import choose, larger, smaller
 
 Index = Any
 """An int, an array of ints, or a number that is known only when the kernel runs."""
@@ -75,6 +75,14 @@ class Expression:
 
     def __ge__(self, other: object) -> Expression:
         return _combine("<=", other, self)
+
+    def __and__(self, other: object) -> Expression:
+        return _join("&", self, other)
+
+    def __or__(self, other: object) -> Expression:
+        return _join("|", self, other)
+
+    __rand__, __ror__ = __and__, __or__
 
     def __pow__(self, power: object) -> Expression:
         if not is_small_power(power):
@@ -156,7 +164,7 @@ class Expression:
 _SEEN_BY_SYMPY: dict[int, Expression] = {}
 _HANDLES: dict[Expression, Any] = {}
 """The symbols that stand for expressions in sympy; with one each, sympy's `subs` finds those that it has met."""
-CONDITIONS = ("<", "<=", "==", "!=")
+CONDITIONS = ("<", "<=", "==", "!=", "&", "|")
 """The operators whose result is a truth value."""
 LARGEST_POWER = 16
 """The largest power of an expression, as it is written out as a product."""
@@ -256,6 +264,24 @@ class Rounded(Expression):
         return self.x.symbols()
 
 
+@dataclass(frozen=True)
+class Chosen(Expression):
+    """One of two expressions: `a` where the condition holds, else `b`, as sympy's Piecewise has them."""
+
+    condition: Expression
+    a: Expression
+    b: Expression
+
+    def __str__(self) -> str:
+        return f"Piecewise(({self.a}, {self.condition}), ({self.b}, True))"
+
+    __repr__ = __str__
+
+    def symbols(self) -> Iterator[Symbol]:
+        for part in (self.a, self.condition, self.b):
+            yield from part.symbols()
+
+
 class Names:
     """`sym.M` is the symbol named M."""
 
@@ -332,6 +358,18 @@ def Ne(a: object, b: object) -> Expression:
     return _combine("!=", a, b)
 
 
+def Piecewise(*cases: tuple[object, object]) -> Expression:
+    """Return the value of the first case whose condition holds: `Piecewise((a, a < b), (b, True))`."""
+    *first, (otherwise, holds) = cases
+    if holds is not True:
+        remedy = "end with (value, True)"
+        raise SymbolError("Piecewise has no value where no condition holds", loc=here(), remedy=remedy)
+    result = expression(otherwise)
+    for value, condition in reversed(first):
+        result = Chosen(expression(condition), expression(value), result)
+    return result
+
+
 def expression(x: object) -> Expression:
     """Return x as an expression: from an int, an expression, or one that sympy built of tilewave's symbols."""
     if isinstance(x, Expression):
@@ -350,6 +388,8 @@ def replaced(x: Expression, by: Mapping[Symbol, Expression]) -> Expression:
             return Combined(how, replaced(a, by), replaced(b, by))
         case Rounded(how, quotient):
             return Rounded(how, replaced(quotient, by))
+        case Chosen(condition, a, b):
+            return Chosen(*(replaced(part, by) for part in (condition, a, b)))
         case _:
             return x
 
@@ -427,6 +467,16 @@ def _combine(how: str, a: object, b: object) -> Expression:
     return Combined(how, expression(a), expression(b))
 
 
+def _join(how: str, a: object, b: object) -> Expression:
+    """Return both conditions, or either."""
+    joined = _combine(how, a, b)
+    if isinstance(joined, Combined):
+        for x in (joined.a, joined.b):
+            if not isinstance(x, Combined) or x.how not in CONDITIONS:
+                raise SymbolError(f"{how} joins conditions, not {x}", loc=here(), remedy="write (a < b) & (c < d)")
+    return joined
+
+
 def _refuse_float(how: str, a: object, b: object, x: float) -> NoReturn:
     """Refuse a float in an index expression, which may be meant for a tile of floats."""
     one, other = (f"cast({e}, f32)" if isinstance(e, Expression) else repr(e) for e in (a, b))
@@ -474,6 +524,8 @@ OPERATORS: dict[str, Callable[[Index, Index], Index]] = {
     "<": operator.lt,
     "<=": operator.le,
     "==": lambda a, b: a.equals(b) if hasattr(a, "equals") else b.equals(a) if hasattr(b, "equals") else a == b,
+    "&": lambda a, b: (b if a else a) if isinstance(a, bool) else (a if b else b) if isinstance(b, bool) else a & b,
+    "|": lambda a, b: (a if a else b) if isinstance(a, bool) else (b if b else a) if isinstance(b, bool) else a | b,
     "!=": lambda a, b: a.differs(b) if hasattr(a, "differs") else b.differs(a) if hasattr(b, "differs") else a != b,
     "Min": lambda a, b: a.smaller(b) if _has_sign(a) else b.smaller(a) if _has_sign(b) else smaller(a, b),
     "Max": lambda a, b: a.larger(b) if _has_sign(a) else b.larger(a) if _has_sign(b) else larger(a, b),
@@ -527,6 +579,11 @@ class _Evaluation:
                     return _apply(how, self.value(a), self.value(b))
                 except ZeroDivisionError:
                     raise SymbolError(f"{x} divides by zero", loc=here()) from None
+            case Chosen(condition, a, b):
+                holds = self.value(condition)
+                if isinstance(holds, bool):
+                    return self.value(a if holds else b)
+                return choose(holds, self.value(a), self.value(b))
         raise NotImplementedError(f"no value is given to {type(x).__name__}")
 
 
@@ -569,7 +626,7 @@ def _from_sympy(x: Any) -> Expression:
         return symbol_named(x.name)
     if getattr(x, "is_Rational", False):
         return Whole(int(x.p)) if x.q == 1 else Combined("/", Whole(int(x.p)), Whole(int(x.q)))
-    args = [_from_sympy(a) for a in x.args]
+    args = [] if kind == "Piecewise" else [_from_sympy(a) for a in x.args]
     match kind:
         case "Add":
             return _chain("+", args)
@@ -585,6 +642,10 @@ def _from_sympy(x: Any) -> Expression:
             return Rounded(kind, args[0])
         case "Min" | "Max":
             return _chain(kind, args)
+        case "And" | "Or":
+            return _chain("&" if kind == "And" else "|", args)
+        case "Piecewise":
+            return Piecewise(*((value, True if str(holds) == "True" else holds) for value, holds in x.args))
         case _ if kind in _SYMPY_RELATIONS:
             how, swapped = _SYMPY_RELATIONS[kind]
             return Combined(how, *(reversed(args) if swapped else args))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,7 +14,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.ops import Broadcast
 from tilewave.ir.types import DTYPES, INTERNAL, DType, Tile
 from tilewave.lang.pythons_own import of_attribute
-from tilewave.lang.symbols import Expression, Symbol, expression, want_no_hardware
+from tilewave.lang.symbols import Expression, Symbol, expression, rounded_where_open, want_no_hardware
 from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, literal, scalar_of
 from tilewave.lang.windows import extent_of, want_room
@@ -112,40 +112,50 @@ class Indices:
 
 @dataclass(frozen=True)
 class MemoryLayout:
-    """The length of a memory's array along each axis; None for the length of the dim."""
+    """The length of a memory's array along each axis; None for the length of the dim.
+
+    Along an axis of another length than its dim's, accesses say where their elements are.
+    """
 
     shape: Sequence[Any]
 
-    def want(
-        self, name: str, loc: Loc, dims: Sequence[Expression], lengths: Sequence[Any], subs: Mapping[Any, Any]
-    ) -> None:
-        """Refuse lengths other than those of the dims: an array has the sizes of its dims."""
+    def lengths(
+        self, name: str, loc: Loc, dims: Sequence[Expression], subs: Mapping[Any, Any], others: Collection[Expression]
+    ) -> Iterator[tuple[Expression, Expression]]:
+        """Yield the dims along which the array has another length than `subs` or one of the `others` gives the dim."""
         if len(self.shape) != len(dims):
             what = f"{name}: its layout has {len(self.shape)} sizes, and it has {len(dims)} dims"
-            raise DimensionError(what, loc=loc, remedy=NO_LAYOUT)
-        for dim, length, said in zip(dims, lengths, self.shape, strict=True):
-            size = length if said is None else expression(said).evaluate(subs)
-            if isinstance(size, int) and isinstance(length, int) and size != length:
-                what = f"{name}: its layout has {size} elements along {dim}, which is {length}"
-                raise DimensionError(what, loc=loc, remedy=NO_LAYOUT)
+            raise DimensionError(what, loc=loc, remedy="give one for each dim; None is the length of the dim")
+        for dim, said in zip(dims, self.shape, strict=True):
+            if said is None or expression(said) == dim:
+                continue
+            own = rounded_where_open(expression(said), subs)
+            length, mine = rounded_where_open(dim, subs).evaluate(subs), own.evaluate(subs)
+            gives_it = isinstance(mine, int) and not isinstance(length, int) and dim not in others
+            if not gives_it and mine is not length and not (isinstance(length, int) and mine == length):
+                yield dim, own
 
 
 NO_LAYOUT = (
-    "an array has the sizes of its dims: declare it with a symbol for each axis of the array, and give the "
-    "position of a tile in it by an IndexMapping"
+    "declare it with a symbol for each axis of the array, or give the position of a tile in it by an IndexMapping"
 )
 
 
-class SymbolBind:
-    """Wave's name for a symbol whose value is an argument: refused, as symbols are passed by name."""
+@dataclass(frozen=True)
+class BoundSymbol:
+    """The annotation of a symbol that is an argument: `SymbolBind[i32]`."""
 
-    def __class_getitem__(cls, dtype: Any) -> NoReturn:
-        raise TraceError(
-            f"SymbolBind[{dtype}] makes an argument of a symbol",
-            loc=here(),
-            remedy="leave the argument out: a symbol with no value in subs is given at the call by its name, "
-            "kernel(a, c, LENGTH=…), or stays dynamic, dynamic_symbols=[LENGTH]",
-        )
+    dtype: DType
+
+
+class SymbolBind:
+    """Annotates a symbol whose value is an argument: `LENGTH: SymbolBind[i32]` gives `sym.LENGTH` its value."""
+
+    def __class_getitem__(cls, dtype: Any) -> BoundSymbol:
+        found = want_dtype(dtype)
+        if not found.is_int:
+            raise DTypeError(f"SymbolBind[{found}]: symbols are integers", loc=here(), remedy="write SymbolBind[i32]")
+        return BoundSymbol(found)
 
 
 class _OfMemories(type):
@@ -228,6 +238,15 @@ class MemoryArgument:
     value: Value
     dims: tuple[Expression, ...]
     space: AddressSpace
+    laid_out: Mapping[Expression, Any] = field(default_factory=dict, compare=False)
+    """The array's lengths that its layout gives and that differ from those of the dims."""
+
+    def want_same_lengths(self, dims: Iterable[Expression], length: Callable[[Expression], Any]) -> None:
+        """Refuse the window of a tile along axes of other lengths than those of the dims."""
+        for d in dims:
+            if d in self.laid_out:
+                what = f"{self.name}: its layout has {self.laid_out[d]} elements along {d}, which is {length(d)}"
+                raise DimensionError(what, loc=here(), remedy=NO_LAYOUT)
 
     def start(self, window: DimensionWindow) -> Any:
         """Return where a tile with this window of a dimension begins in the memory."""

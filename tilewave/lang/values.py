@@ -34,12 +34,13 @@ from tilewave.ir.ops import (
     Reduce,
     RoundAway,
     Rounding,
+    Select,
     ShiftLeft,
     ShiftRight,
     Xor,
 )
 from tilewave.ir.ops.reduction import reduced
-from tilewave.ir.types import BOOL, INDEX, U64, DType, Scalar, Tile, Type, dims
+from tilewave.ir.types import BOOL, I64, INDEX, U64, DType, Scalar, Tile, Type, dims
 from tilewave.lang.pythons_own import (
     FUNCTIONS,
     in_place_of_a_truth,
@@ -138,6 +139,11 @@ class Traced(Reducible):
 
     def __rrshift__(self, other: Any) -> Traced:
         return of_bits(">>", other, self)
+
+    def choose(self, a: Any, b: Any) -> Traced:
+        """Return a where this truth value holds, else b."""
+        x, y = (x if isinstance(x, Traced) else scalar_of(current("select"), x, I64) for x in (a, b))
+        return chosen(self, *together(x, y))
 
     def __eq__(self, other: object) -> Any:
         return self.equals(other)
@@ -417,6 +423,15 @@ def _merged(mine: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Hashab
         else:
             waiting.append(d)
     return found + waiting
+
+
+def chosen(condition: Traced, x: Traced, y: Traced) -> Traced:
+    """Return x where the condition holds, else y; both are tiles of one shape and dtype."""
+    trace = current("select")
+    if condition.dims != x.dims:
+        z, condition = one_shape(trace, x, condition)
+        x, y = (z, spread(trace, y, z)) if z.dims != x.dims else (x, y)
+    return x.make(trace.emit(Select, condition.value, x.value, y.value, type=x.type))
 
 
 def extents_of(x: Traced) -> dict[Hashable, int]:

@@ -71,6 +71,7 @@ HINTS = {
     **dict.fromkeys(
         (
             "capture_trace",
+            "compile_to_mlir",
             "create_vmfb_file",
             "dump_binaries",
             "dump_intermediates",
@@ -130,6 +131,7 @@ HINTS = {
             "linearize_reads",
             "linearize_shared_access",
             "minimize_shared_allocs",
+            "override_schedule",
             "reorder_allocs",
             "scalarize_packed_math",
             "specialize",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewave.ir.types import DType
+from tilewave.kernels.attention_fused_backward import Adding, attention_fused_backward_calls
 from tilewave.kernels.attention_gradients import WantedGradients, attention_backward_calls
 from tilewave.kernels.attentions import AttentionAsked
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, broadcast
@@ -26,6 +27,7 @@ def _attention_backward(
     grad_bias: Array | None,
     asked: AttentionAsked,
     wanted: WantedGradients,
+    adding: Adding | None = None,
 ) -> CallWork:
     inputs = {"q": q, "k": k, "v": v}
     results = {
@@ -40,12 +42,19 @@ def _attention_backward(
     scratch: dict[str, Array] = {}
 
     def make(name: str, dtype: DType, shape: Shape) -> Array:
+        if len(shape) > 3:
+            scratch[name] = lib.empty(shape, dtype, q)
+            return scratch[name]
         batch, heads, rows = shape
         pitch = -(-rows // ALIGNED_ROWS) * ALIGNED_ROWS
         scratch[name] = lib.empty((batch, heads, pitch), dtype, q)
         return lib.strided(scratch[name], shape, (heads * pitch, pitch, 1))
 
-    calls = [KernelLaunch(*call) for call in attention_backward_calls(arrays, make, asked, wanted)]
+    if adding is None:
+        found = attention_backward_calls(arrays, make, asked, wanted)
+    else:
+        found = attention_fused_backward_calls(arrays, make, asked, adding)
+    calls = [KernelLaunch(*call) for call in found]
     if grad_bias is not None:
         results["grad_bias"] = grad_bias
     return CallWork(results, calls[0], tuple(calls[1:]), scratch)
@@ -62,6 +71,8 @@ attention_backward = Operated(
     _attention_backward,
 )
 """The gradients of q, k and v that are wanted; further arguments are the options of the call, and which those are.
+
+With one argument more, how workgroups add, all three are computed by a kernel of five products.
 
 grad_bias, if given, is the gradient of the scores, and 0 already where masks hide whole blocks.
 """

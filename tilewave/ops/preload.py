@@ -64,9 +64,7 @@ def _machine_code() -> None:
 
 def _choosing() -> None:
     with IMPORTING:
-        import tilewave.tune.default  # noqa: PLC0415  kernels with given tiles need none of it
-    with IMPORTING:
-        import tilewave.tune.serve  # noqa: F401, PLC0415  as above
+        import tilewave.tune.default  # noqa: F401, PLC0415  kernels with given tiles need none of it
 
 
 def _passes() -> None:

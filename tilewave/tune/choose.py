@@ -1,67 +1,57 @@
-"""The model's choice: every legal config of a space with its predicted time, the best first, and why."""
+"""The model's choice for a kernel's work and sizes: every legal config with its time, the best first, and why."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tilewave.cost.gpu import Prediction
-from tilewave.cost.work import CutWork
-from tilewave.errors import NOWHERE, Loc, SymbolError
+from tilewave.cost.work import UNSAID, CutWork
+from tilewave.errors import NOWHERE, SymbolError
 from tilewave.ir.remarks import Remark, RemarkKind
+from tilewave.lang.constraints import Constraint, WorkgroupConstraint
+from tilewave.lang.cutting import cut_work
 from tilewave.lang.symbols import Symbol
 from tilewave.trace import TileWork
-from tilewave.tune.problem import TiledProblem
-from tilewave.tune.space import IN_PLACE, KNOBS, NUM_STAGES, SPLIT, Space, TileValues
-from tilewave.tune.tune import Tune
+from tilewave.tune.machines import TileMachine
+from tilewave.tune.space import IN_PLACE, KNOBS, NUM_STAGES, SPLIT, Space
 
 CHOSEN = RemarkKind("{reason}", "write {kept} to keep it, or other values; fitted on {fit}")
 SHOWN = 3
 """The number of runner-up configs that a reason names."""
 
 
-class TileMachine(TileValues, Protocol):
-    """A machine: which configs are worth a try, which cannot be, and how long a launch takes."""
-
-    @property
-    def name(self) -> str:
-        """The machine's name in records: times are compared with those of its like alone."""
-
-    @property
-    def units(self) -> int:
-        """The number of units (SMs, CUs, threads) that compute concurrently."""
-
-    @property
-    def order(self) -> str:
-        """The order of tiles where the author gives none; empty where every order is as good."""
-
-    @property
-    def orders(self) -> tuple[str, ...]:
-        """The orders of tiles that an exhaustive search times."""
-
-    @property
-    def stages_operands(self) -> bool:
-        """Whether mma operands always go through shared memory, even if the kernel does not ask for it."""
-
-    def refused(self, work: CutWork) -> str: ...
-    def sums_in_same_order(self, work: TileWork) -> bool:
-        """Return whether the order of summation of an element's products is the same for every tile size."""
-
-    def predict(self, work: CutWork) -> Prediction: ...
+Config = Mapping[Symbol, int]
+"""A value for each symbol that is to be decided."""
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """A legal config and its time."""
+class TiledProblem:
+    """A kernel whose sizes are known and whose tiles are not."""
 
-    config: Mapping[Symbol, int]
-    prediction: Prediction
+    work: TileWork
+    constraints: tuple[Constraint, ...]
+    values: Mapping[Symbol, Any]
+    """Sizes and other symbols, as far as they are known."""
+    in_fixed_order: bool = False
+    """Whether results are batch-invariant."""
+
+    def sized(self, sizes: Mapping[Symbol, int]) -> TiledProblem:
+        return replace(self, values={**self.values, **sizes})
 
     @property
-    def text(self) -> str:
-        return config_text(self.config)
+    def has_tile_order(self) -> bool:
+        """Whether workgroups share operands, so that the order of tiles makes a difference."""
+        grid = [c for c in self.constraints if isinstance(c, WorkgroupConstraint) and c.primary]
+        return len(self.work.products) == 1 and len(grid) > 1
+
+    def cut(self, config: Config) -> CutWork:
+        """Return the launch that a config makes of the problem."""
+        work = cut_work(self.work, self.constraints, {**self.values, **config})
+        knobs = config.get(SPLIT, work.split), config.get(NUM_STAGES, UNSAID), config.get(IN_PLACE, UNSAID)
+        return replace(work, in_fixed_order=self.in_fixed_order).with_knobs(*knobs)
 
 
 @dataclass(frozen=True)
@@ -69,16 +59,16 @@ class TileChoice:
     """What was decided, from what, and why."""
 
     config: Mapping[Symbol, int]
-    order: str
-    """The order of tiles if it was chosen; empty if the author gives it or it makes no difference."""
     prediction: Prediction
-    considered: int
-    illegal: Mapping[str, int]
-    """Configs that were never compiled, by what there is too little of."""
-    others: tuple[Predicted, ...]
-    """The next best."""
-    sizes: str
+    order: str = ""
+    """The order of tiles if it was chosen; empty if the author gives it or it makes no difference."""
+    sizes: str = ""
     """The sizes that the choice is for."""
+    considered: int = 1
+    illegal: Mapping[str, int] = field(default_factory=dict)
+    """Configs that were never compiled, by what there is too little of."""
+    others: tuple[TileChoice, ...] = ()
+    """The next best."""
     how: str = "the model"
     notes: tuple[str, ...] = ()
     """What else must be said: records that were passed over, and why."""
@@ -90,39 +80,27 @@ class TileChoice:
         return replace(self, notes=(*self.notes, *notes))
 
     @property
+    def values(self) -> dict[str, int]:
+        """The config by the names of its symbols."""
+        return {s.name: n for s, n in self.config.items()}
+
+    @property
     def tiles(self) -> dict[Symbol, int]:
         """The values of the kernel's symbols."""
         return {s: n for s, n in self.config.items() if s not in KNOBS}
-
-    @property
-    def alone(self) -> Tune:
-        """What makes another compilation of the kernel choose the same."""
-        values: dict[str, Any] = {s.name: n for s, n in self.config.items()}
-        return Tune(**values)
-
-    @property
-    def num_stages(self) -> int | None:
-        """Steps that shared memory holds at once, where that was decided."""
-        return self.config.get(NUM_STAGES)
 
     @property
     def without_stages(self) -> TileChoice:
         """This choice, with the number of stages left to the compiler."""
         return replace(self, config={s: n for s, n in self.config.items() if s != NUM_STAGES})
 
-    @property
-    def split(self) -> int:
-        """Parts that sums are cut into."""
-        return self.config.get(SPLIT, 1)
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether operands are read in place, without packing."""
-        return bool(self.config.get(IN_PLACE))
+    def knob(self, symbol: Symbol) -> int:
+        """Return the value of a knob; `UNSAID` where it is left to the compiler."""
+        return self.config.get(symbol, UNSAID)
 
     @property
     def text(self) -> str:
-        return config_text(self.config) + (f", {self.order}" if self.order else "")
+        return config_text(self.config, self.order)
 
     @property
     def reason(self) -> str:
@@ -139,19 +117,15 @@ class TileChoice:
         given += self.notes
         return "; ".join(given)
 
-    def remarks(self, loc: Loc = NOWHERE) -> Remark:
+    def remarks(self) -> Remark:
         """As `why()` shows it."""
         names = ", ".join(f"{s}: {v}" for s, v in self.tiles.items())
         kept = [f"subs={{{names}}}", *(f"{s}={v}" for s, v in self.config.items() if s in KNOBS)]
-        return CHOSEN.at(loc, reason=self.reason, kept=", ".join(kept), fit=self.fit)
-
-    @property
-    def fit(self) -> str:
-        return self.prediction.fitted_on
+        return CHOSEN.at(NOWHERE, reason=self.reason, kept=", ".join(kept), fit=self.prediction.fitted_on)
 
 
-def config_text(config: Mapping[Symbol, int]) -> str:
-    return ", ".join(f"{s}={v}" for s, v in config.items())
+def config_text(config: Config, order: str = "") -> str:
+    return ", ".join((*(f"{s}={v}" for s, v in config.items()), *((order,) if order else ())))
 
 
 def illegal_text(illegal: Mapping[str, int]) -> str:
@@ -169,22 +143,23 @@ def seconds_text(seconds: float) -> str:
 class RankedConfigs:
     """Legal configs, the fastest first, and how many were illegal."""
 
-    legal: tuple[Predicted, ...]
+    legal: tuple[TileChoice, ...]
     illegal: Mapping[str, int]
 
     @property
     def considered(self) -> int:
         return len(self.legal) + sum(self.illegal.values())
 
-    def choice(self, at: int, order: str, sizes: str) -> TileChoice:
-        chosen = self.legal[at]
-        others = tuple(p for i, p in enumerate(self.legal[: SHOWN + 1]) if i != at)[:SHOWN]
-        return TileChoice(chosen.config, order, chosen.prediction, self.considered, self.illegal, others, sizes)
+    def choices(self, order: str, sizes: str) -> list[TileChoice]:
+        """Return each config as the choice for sizes, in an order of tiles, with those that follow it."""
+        first, facts = self.legal[: SHOWN + 1], (order, sizes, self.considered, self.illegal)
+        others = [tuple(one for one in first if one is not chosen)[:SHOWN] for chosen in self.legal]
+        return [TileChoice(one.config, one.prediction, *facts, o) for one, o in zip(self.legal, others, strict=True)]
 
 
 def rank(problem: TiledProblem, space: Space, machine: TileMachine) -> RankedConfigs:
     """Return all configs of a space by predicted time; equal ones in the order of the space."""
-    found: list[Predicted] = []
+    found: list[TileChoice] = []
     illegal: Counter[str] = Counter()
     for config in space.configs():
         try:
@@ -195,10 +170,6 @@ def rank(problem: TiledProblem, space: Space, machine: TileMachine) -> RankedCon
         if why := machine.refused(work):
             illegal[why] += 1
         else:
-            found.append(Predicted(config, machine.predict(work)))
+            found.append(TileChoice(config, machine.predict(work)))
     found.sort(key=lambda one: one.prediction.seconds)
     return RankedConfigs(tuple(found), dict(illegal))
-
-
-def sizes_text(sizes: Mapping[Symbol, int]) -> str:
-    return ", ".join(f"{s}={v}" for s, v in sizes.items())

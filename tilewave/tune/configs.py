@@ -27,6 +27,18 @@ CDNA = """
 SETS = {"nvidia": HOPPER, "amd": CDNA}
 """By vendor: each has one family of chips here."""
 
+OTHERS = {"grid": (1, 2, 4, 8, 16, 32, 64), "waves": (64, 32, 128), "wave rows": (1, 2, 4, 8), "split": (1,)}
+WALK_BYTES = (2048, 4096, 8192, 16384)
+VALUES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "nvidia": {"rows": (64, 128, 192), "cols": (64, 128, 256), "split": (1, 2, 4, 8, 16, 32)},
+    "amd": dict.fromkeys(("rows", "cols"), (16, 32, 64, 128, 256)),
+}
+BYTES = {"nvidia": {"depth": (128, 256), "walk": WALK_BYTES}, "amd": {"depth": (64, 128), "walk": WALK_BYTES}}
+"""The values of each role in kernels without a set: the sides and depth of their products, `grid` and `walk` (other
+dimensions of the grid, or of a loop), `waves` and `wave rows` (a wave's part with and without products). Those of BYTES
+are bytes of elements; more of the depth would spill on AMD's chips."""
+ON_HOSTS = {"depth": (64,), "grid": (1, 4, 16, 64), "walk": (1024, 4096, 16384), "waves": (64,)}
+ON_HOSTS |= dict.fromkeys(("wave rows", "split"), (1,))  # a task has no waves
 
 Roles = Mapping[str, int]
 """The value of each role that a config decides."""

@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from tilewave.analysis.reduction_order import adds_products_alone
-from tilewave.errors import ConstraintError, TilewaveError
-from tilewave.ir.core import BATCH_INVARIANT, Kernel, Op, Value
+from tilewave.errors import ConstraintError, TilewaveError, first_line
+from tilewave.ir.core import BATCH_INVARIANT, Kernel, Op
 from tilewave.ir.host_program import Number
 from tilewave.ir.ops import Read
-from tilewave.ir.rewrite import rename_block, rewrite_block, unnamed
-from tilewave.ir.types import Memory
-from tilewave.lang.constraints import SplitConstraint, TilingConstraint
-from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
+from tilewave.ir.rewrite import anonymous, rewrite_block
+from tilewave.lang.constraints import Constraint, SplitConstraint, TilingConstraint
+from tilewave.lang.kernel import WaveKernel, trace_kernel, unsaid_sizes
+from tilewave.lang.open_tiles import known_values, said_of, tunable
 from tilewave.lang.symbols import Symbol
-from tilewave.lang.types import MemoryType
+from tilewave.lang.tuning import Tune
 from tilewave.runtime.cache import key_of
-from tilewave.tune.choose import (
-    RankedConfigs,
-    TileChoice,
-    TileMachine,
-    config_text,
-    illegal_text,
-    rank,
-    sizes_text,
-)
-from tilewave.tune.chosen import first_line, passed_over
-from tilewave.tune.machines import GpuTiles, machine_of
-from tilewave.tune.native import NativeChoice
-from tilewave.tune.problem import Config, TiledProblem
+from tilewave.runtime.native.choice import NativeChoice
+from tilewave.tune.choose import Config, RankedConfigs, TileChoice, TiledProblem, config_text, illegal_text, rank
+from tilewave.tune.machines import HostTiles, TileMachine, machine_of
 from tilewave.tune.records import RecordKey, TileRecord
-from tilewave.tune.space import NUM_STAGES, SPLIT, Space, said_of, space_of, tunable
-from tilewave.tune.store import Found, LookedUp, Records, search_path
-from tilewave.tune.tune import Tune
+from tilewave.tune.space import NUM_STAGES, SPLIT, Space, narrowed, space_of
+from tilewave.tune.store import LookedUp, records_exist, records_in, search_path
 
 PROBED = 64
 """The tile that a kernel is traced with to see what it does; any would do."""
@@ -48,8 +36,11 @@ MOST_RANKED = 4096
 """The most classes of sizes whose ranking is remembered; one more clears them all."""
 FINENESS, GRAIN = 16, 64
 """The classes of sizes between a power of two and the next, and the largest power of two that tells them apart."""
+MOST_TRIED = 8
+"""Tiles that are compiled, the best first, until one is not refused: the model does not know all that passes do."""
 MOST_RECORDS = 8
 """Records of one decision that are tried, the nearest and best first, until one can be compiled."""
+T = TypeVar("T")
 
 
 def like(n: int) -> int:
@@ -60,26 +51,15 @@ def like(n: int) -> int:
     return n + (-n % step) // apart * apart if n else 0
 
 
-def stale_note(stale: Sequence[Found]) -> str:
+def stale_note(stale: Sequence[TileRecord]) -> str:
     """Return the note that tuning records are for an older text of the kernel."""
-    files = ", ".join(dict.fromkeys(str(found.file) for found in stale))
+    files = ", ".join(dict.fromkeys(one.file for one in stale))
     return f"records in {files} are of another version of this kernel and were not used; tune it again"
 
 
-def records_here() -> Records:
-    """Return the tuning records of the current search path."""
-    return _records(tuple(search_path()))
-
-
-@lru_cache(maxsize=1)
-def records_exist(second: int) -> bool:
-    """Return whether there are tuning records, looked for once a second."""
-    return records_here().are_there()
-
-
-@cache
-def _records(path: tuple[Path, ...]) -> Records:
-    return Records(path)
+def passed_over(file: object, why: str) -> str:
+    """The remark that a record was not used."""
+    return f"a record in {file} was skipped: {why}"
 
 
 class IllegalRecord(ValueError):
@@ -119,23 +99,18 @@ class TunableKernel:
     ) -> TunableKernel:
         said, found = said_of(kernel, subs, dynamic), tunable(kernel, subs, dynamic)
         dims = tuple(dict.fromkeys(unsaid_sizes(kernel, said)))
-        probe = {**subs, **{one.symbol: PROBED for one in found}}
+        probe = {**subs, **dict.fromkeys(found, PROBED)}
         traced = trace_kernel(kernel, probe, dynamic, longest)
         work = traced.work
-        known = {s: v for s, v in _known(said, (*dims, *dynamic)).items() if isinstance(v, int)}
+        known = {s: v for s, v in known_values(said, (*dims, *dynamic)).items() if isinstance(v, int)}
         machine = machine_of(target, work)
         problem = TiledProblem(work, kernel.constraints, {**dict.fromkeys(dynamic, TYPICAL), **known})
-        digest = _digest(kernel, probe, dynamic, longest, traced.ir, machine)
+        digest = _digest(_without_sizes(kernel, probe, dynamic, longest) or traced.ir, kernel.constraints, machine)
         space = space_of(found, work, machine, kernel.constraints)
         space = space if num_stages is None else space.with_only(NUM_STAGES, num_stages)
-        space, asked = (space, ()) if tune is None else (tune.of(space), tune.mapping)
+        space, asked = (space, ()) if tune is None else (narrowed(space, tune), tune.mapping)
         facts = kernel, machine, problem, space, dims, digest, asked
         return TunableKernel(*facts, adds_products_alone=adds_products_alone(traced.ir))
-
-    @property
-    def orders(self) -> tuple[str, ...]:
-        """The orders that are tried if the author gives none."""
-        return self.asked or self.machine.orders
 
     def for_all_batches(self) -> TunableKernel:
         """Return the batch-invariant form of this kernel: no sum depends on the sizes of the grid's dimensions.
@@ -176,7 +151,7 @@ class TunableKernel:
         if found.stale and not found.fitting:
             notes.append(stale_note(found.stale))
         recorded: list[TileChoice] = []
-        here = () if timed is None else (Found(timed, Path("this process")),)
+        here = () if timed is None else (replace(timed, file="this process"),)
         for one in (*here, *found.fitting[:MOST_RECORDS]):
             try:
                 recorded.append(self.of_record(one, sizes))
@@ -190,88 +165,85 @@ class TunableKernel:
         It returns an empty text where tuning records may know better. None where the model is not of integers.
         """
         machine = self.machine
-        if not isinstance(machine, GpuTiles):
+        if isinstance(machine, HostTiles):
             return None
         legal = [one.config for one in rank(self.problem.sized(self.typical), self.space, machine).legal]
         configs = [config for config in self.space.configs() if config in legal]
 
-        def time_of(config: Config) -> Callable[[dict[Symbol, Number]], Number]:
-            return lambda sizes: machine.picoseconds(self.problem.sized(sizes).cut(config))
+        def time_of(config: Config) -> Callable[[Sequence[Number]], Number]:
+            open_sizes = partial(zip, self.left_open, strict=True)
+            return lambda sizes: machine.picoseconds(self.problem.sized(dict(open_sizes(sizes))).cut(config))
 
-        found = NativeChoice.of(self.left_open, [time_of(config) for config in configs])
+        found = NativeChoice.of(len(self.left_open), [time_of(config) for config in configs])
         if found is None:
             return None
-        order = self._order(self.problem)
-        texts = [*(f"{config_text(config)}, {order}" if order else config_text(config) for config in configs), ""]
+        texts = [*(config_text(config, self._order(self.problem)) for config in configs), ""]
         return lambda sizes: "" if records_exist(int(time.monotonic())) else texts[found(sizes)]
 
     def on_record(self, sizes: Mapping[Symbol, int]) -> LookedUp:
         """Return the tuning records for sizes."""
-        records = records_here()
+        records = records_in(tuple(search_path()))
         found = records.look_up(self.key(sizes))
         return found.before(records.look_up(self.class_key(sizes))) if self.left_open else found
 
     def predicted(self, sizes: Mapping[Symbol, int]) -> list[TileChoice]:
         """Return the model's choices for sizes of a call, the best first."""
-        return self._explained(self._ranked(sizes), self.problem.sized(sizes))
+        problem = self.problem.sized(sizes)
+        return self._ranked(sizes).choices(self._order(problem), self._sizes_text(problem))
 
     def _ranked(self, sizes: Mapping[Symbol, int]) -> RankedConfigs:
         """Return all configs by predicted time: for these sizes on a GPU, and for their class on a CPU.
 
         There no machine code chooses, and the model is rougher.
         """
-        if isinstance(self.machine, GpuTiles):
+        if not isinstance(self.machine, HostTiles):
             return rank(self.problem.sized(sizes), self.space, self.machine)
-        alike = {s: like(n) for s, n in sizes.items()}
-        found = self.ranked.get(tuple(alike.values()))
-        if found is None:
-            if len(self.ranked) >= MOST_RANKED:
-                self.ranked.clear()
-            found = rank(self.problem.sized(alike), self.space, self.machine)
-            self.ranked[tuple(alike.values())] = found
-        return found
+        near = {s: like(n) for s, n in sizes.items()}
+        key = tuple(near.values())
+        if len(self.ranked) >= MOST_RANKED:
+            self.ranked.clear()
+        if key not in self.ranked:
+            self.ranked[key] = rank(self.problem.sized(near), self.space, self.machine)
+        return self.ranked[key]
 
     def key(self, sizes: Mapping[Symbol, int]) -> RecordKey:
         """Return the key of the tuning records for sizes."""
-        return self._key(self._known_sizes(sizes))
-
-    def _known_sizes(self, sizes: Mapping[Symbol, int]) -> dict[str, str]:
-        return {str(d): str(n) for d, n in self._sizes(self.problem.sized(sizes)).items()}
-
-    def _key(self, known: dict[str, str]) -> RecordKey:
-        known |= {"sums": BATCH_INVARIANT} if self.problem.in_fixed_order else {}
-        text = ",".join(f"{name}={value}" for name, value in sorted(known.items())) or "-"
-        return RecordKey(self.kernel.name, self.digest, self.machine.name, text)
+        return self._key(self._sizes(self.problem.sized(sizes)))
 
     def class_key(self, sizes: Mapping[Symbol, int]) -> RecordKey:
         """Return the key of what calls timed for sizes: from one power of two to the next, in each dynamic size."""
         ends = {d: max(0, n - 1).bit_length() for d, n in sizes.items() if d in self.left_open}
-        text = {str(d): f"{(1 << most - 1) + 1 if most else 0}..{1 << most}" for d, most in ends.items()}
-        return self._key({**self._known_sizes(sizes), **text})
+        classes = {d: f"{(1 << most - 1) + 1 if most else 0}..{1 << most}" for d, most in ends.items()}
+        return self._key({**self._sizes(self.problem.sized(sizes)), **classes})
 
-    def of_record(self, found: Found, sizes: Mapping[Symbol, int]) -> TileChoice:
+    def _key(self, sizes: Mapping[Symbol, object]) -> RecordKey:
+        named = {s.name: n for s, n in sizes.items()} | (
+            {"sums": BATCH_INVARIANT} if self.problem.in_fixed_order else {}
+        )
+        text = ",".join(f"{name}={value}" for name, value in sorted(named.items())) or "-"
+        return RecordKey(self.kernel.name, self.digest, self.machine.name, text)
+
+    def of_record(self, record: TileRecord, sizes: Mapping[Symbol, int]) -> TileChoice:
         """Return the choice of a record; an `IllegalRecord` for other symbols, or a config that is illegal now."""
-        record, problem = found.record, self.problem.sized(sizes)
+        sized = replace(self, problem=self.problem.sized(sizes))
         config = self._config_of(record)
         try:
-            cut = problem.cut(config)
-            if why := self.machine.refused(cut):
+            if why := self.machine.refused(sized.problem.cut(config)):
                 raise IllegalRecord(f"{config_text(config)} is illegal here, by {why}")
-            prediction = self.machine.predict(cut)
+            one = sized.at(record.choice, "" if self.kernel.is_ordered else record.order)
         except (TilewaveError, ArithmeticError) as error:
             raise IllegalRecord(f"{config_text(config)} cannot be: {first_line(error)}") from None
-        how = f"a record in {found.file}, {record.how}, of {record.tried} runs,"
+        how = f"a record in {record.file}, {record.how}, of {record.tried} runs,"
         if record.measured is not None:
-            error_share = (record.spread or 0.0) / record.measured if record.measured else 0.0
-            prediction = replace(prediction, seconds=record.measured, error=error_share, fitted_on=str(found.file))
+            share = (record.spread or 0.0) / record.measured if record.measured else 0.0
+            measured = replace(one.prediction, seconds=record.measured, error=share, fitted_on=record.file)
+            one = replace(one, prediction=measured)
         illegal = {"what the record says": record.illegal} if record.illegal else {}
-        order = "" if self.problem.is_ordered else record.order
-        facts = config, order, prediction, record.considered, illegal, (), sizes_text(self._sizes(problem)), how
-        return TileChoice(*facts, record=str(found.file))
+        return replace(one, considered=record.considered, illegal=illegal, how=how, record=record.file)
 
-    def _config_of(self, record: TileRecord) -> dict[Symbol, int]:
+    def _config_of(self, record: TileRecord) -> Config:
         """What a record chose, by this kernel's own symbols."""
-        config = {s: record.choice[s.name] for s in self.space.symbols if s.name in record.choice}
+        config = self._named(record.choice)
         if {*self.space.tiles} - {*config} or len(config) != len(record.choice):
             wanted = ", ".join(s.name for s in self.space.symbols)
             raise IllegalRecord(f"it chooses {', '.join(record.choice)}, and this kernel leaves {wanted} open")
@@ -279,27 +251,26 @@ class TunableKernel:
             raise IllegalRecord(f"batch-invariant sums need {', '.join(other)}")
         return config
 
+    def _named(self, values: Mapping[str, int]) -> Config:
+        return {s: values[s.name] for s in self.space.symbols if s.name in values}
+
     def at(self, values: Mapping[str, int], order: str) -> TileChoice:
         """The choice of a point that somebody names."""
-        config = {s: values[s.name] for s in self.space.symbols if s.name in values}
+        config = self._named(values)
         prediction = self.machine.predict(self.problem.cut(config))
-        return TileChoice(config, order, prediction, 1, {}, (), sizes_text(self._sizes(self.problem)))
+        return TileChoice(config, prediction, order, self._sizes_text(self.problem))
 
     def _sizes(self, problem: TiledProblem) -> dict[Symbol, int]:
         """Return the known sizes of the arrays."""
-        arrays = [kind for _, kind in parameters_of(self.kernel) if isinstance(kind, MemoryType)]
-        dims = dict.fromkeys(d for kind in arrays for d in kind.dims if isinstance(d, Symbol))
-        return {d: problem.values[d] for d in dims if d in problem.values}
+        return {d: problem.values[d] for d in unsaid_sizes(self.kernel, {}) if d in problem.values}
 
-    def _explained(self, ranked: RankedConfigs, problem: TiledProblem) -> list[TileChoice]:
-        order = self._order(problem)
-        sizes = sizes_text(self._sizes(problem))
-        return [ranked.choice(at, order, sizes) for at in range(len(ranked.legal))]
+    def _sizes_text(self, problem: TiledProblem) -> str:
+        return ", ".join(f"{s}={v}" for s, v in self._sizes(problem).items())
 
     def _order(self, problem: TiledProblem) -> str:
         """Return the order of tiles that is chosen; empty if the author gives it or it makes no difference."""
         asked = self.asked[:1] or ((self.machine.order,) if problem.has_tile_order else ())
-        return "" if problem.is_ordered else next(iter(asked), "")
+        return "" if self.kernel.is_ordered else next(iter(asked), "")
 
     def nothing_fits(self) -> ConstraintError:
         """Why there is no choice."""
@@ -308,56 +279,53 @@ class TunableKernel:
         names = ", ".join(f"{s}: …" for s in self.space.tiles)
         return ConstraintError(what, loc=self.kernel.loc, remedy=f"give one: subs={{{names}}}")
 
+    def first(self, choices: Sequence[TileChoice], make: Callable[[TileChoice], T]) -> T:
+        """Return what `make` gives of the first choice that it can make; the error of the best where it can make none.
+
+        A record is data of somebody else: whatever it leads to, it is passed over, and the choice that is taken says
+        so. A choice of the model may be refused with a `ConstraintError`; any other error is the kernel's own.
+        """
+        notes: list[str] = []
+        refused: ConstraintError | None = None
+        recorded = sum(bool(one.record) for one in choices)
+        for choice in choices[: recorded + MOST_TRIED]:
+            try:
+                return make(choice.noting(notes))
+            except Exception as error:  # of a record, an internal fault of ours too: the kernel is right
+                if choice.record:
+                    notes.append(passed_over(choice.record, f"{choice.text} does not compile: {first_line(error)}"))
+                elif not isinstance(error, ConstraintError):
+                    raise
+                else:
+                    refused = refused or error
+        raise refused or self.nothing_fits()
+
     def decided(self, choice: TileChoice) -> WaveKernel:
         """The kernel with the order of tiles and the parts of sums that were chosen."""
         kernel = self.kernel.ordered(choice.order) if choice.order else self.kernel
-        if choice.split == 1:
+        split = choice.knob(SPLIT)
+        if split <= 1:
             return kernel
-        parts = SplitConstraint(self.problem.work.products[0].depth, choice.split, loc=kernel.loc)
+        parts = SplitConstraint(self.problem.work.products[0].depth, split, loc=kernel.loc)
         return replace(kernel, constraints=(*kernel.constraints, parts), kept={})
 
 
-def _digest(
-    kernel: WaveKernel,
-    probe: Mapping[Symbol, Any],
-    dynamic: Sequence[Symbol],
-    longest: Mapping[Symbol, int],
-    traced: Kernel,
-    machine: TileMachine,
-) -> str:
-    """Return the digest of what a kernel computes, without its name and, if it traces without them, its sizes."""
-    arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
-    sizes = {d for kind in arrays for d in kind.dims}
-    passed = {s: v for s, v in probe.items() if s not in sizes}
+def _digest(traced: Kernel, constraints: Sequence[Constraint], machine: TileMachine) -> str:
+    """Return the digest of what a kernel computes, without its name, and without requests for shared memory where
+    operands are always staged there."""
+
+    def staged(op: Op) -> list[Op]:
+        return [replace(op, through="") if machine.stages_operands and isinstance(op, Read) else op]
+
+    return key_of(anonymous(replace(traced, body=rewrite_block(traced.body, staged))), repr(constraints))[:16]
+
+
+def _without_sizes(
+    kernel: WaveKernel, probe: Mapping[Symbol, Any], dynamic: Sequence[Symbol], longest: Mapping[Symbol, int]
+) -> Kernel | None:
+    """Return a kernel traced without its arrays' sizes; None where it needs them."""
+    sizes = unsaid_sizes(kernel, {})
+    given, subs = ({s: v for s, v in values.items() if s not in sizes} for values in (probe, kernel.subs))
     with suppress(TilewaveError):
-        traced = trace_kernel(replace(kernel, subs=_without(kernel.subs, sizes)), passed, dynamic, longest).ir
-    return key_of(_anonymous(traced, machine.stages_operands), repr(kernel.constraints))[:16]
-
-
-def _anonymous(kernel: Kernel, stages_operands: bool) -> str:
-    """Return the kernel's text without the names of the kernel and its arrays; where operands are always staged in
-    shared memory, also without the requests for it."""
-    arrays = [v for v in kernel.body.args if isinstance(v.type, Memory)]
-    numbered = {v: Value(f"array{number}", v.type) for number, v in enumerate(arrays)}
-
-    def nameless(op: Op) -> list[Op]:
-        return [replace(op, through="") if stages_operands and isinstance(op, Read) else op]
-
-    body = rewrite_block(rename_block(kernel.body, numbered), nameless)
-    return unnamed(replace(kernel, name="", body=body))
-
-
-def _without(subs: Mapping[Symbol, Any], sizes: Collection[Any]) -> dict[Symbol, Any]:
-    return {s: v for s, v in subs.items() if s not in sizes}
-
-
-def _known(said: Mapping[Symbol, Any], left_open: Sequence[Symbol]) -> dict[Symbol, Any]:
-    """Return the values of the symbols that do not depend on dynamic sizes."""
-    numbers = dict.fromkeys(left_open)
-    kept = {s: v for s, v in said.items() if not _hangs_on(v, numbers, said)}
-    return check_subs(kept)
-
-
-def _hangs_on(value: Any, numbers: Mapping[Symbol, None], said: Mapping[Symbol, Any]) -> bool:
-    inner = value.symbols() if hasattr(value, "symbols") else ()
-    return any(s in numbers or s not in said or _hangs_on(said[s], numbers, said) for s in inner)
+        return trace_kernel(replace(kernel, subs=subs), given, dynamic, longest).ir
+    return None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.backend.targets import target_named
@@ -12,35 +10,28 @@ from tilewave.cost.cdna import CdnaCost
 from tilewave.cost.gpu import GpuCost
 from tilewave.cost.host import HostCost
 from tilewave.cost.parameters import CLOCKED, HOPPER, HOST
-from tilewave.cost.work import CutWork
-from tilewave.ir.host_program import Number
 from tilewave.machine import Machine
 from tilewave.machine.cards import STANDING_FOR
 from tilewave.machine.chips import CHIPS, Chip
 from tilewave.machine.matrix import instructions_for
 from tilewave.runtime.pool import default_threads
 from tilewave.trace import NO_WORK, TileWork
-from tilewave.tune.choose import TileMachine
-from tilewave.tune.configs import Roles, host_set, kernel_set
+from tilewave.tune.configs import BYTES, ON_HOSTS, OTHERS, VALUES, Roles, host_set, kernel_set
 
 GROUP = 8
 """Rows of tiles that are swept together, where the author gives no order."""
 HALF_BYTES = 2
 
 
-@dataclass(frozen=True)
-class GpuTiles(ABC):
-    """A chip and its card, with the configs that are worth a try."""
+class GpuTiles:
+    """The configs that are worth a try on a chip and its card."""
 
     chip: Chip
     card: Machine
 
-    @abstractmethod
-    def picoseconds(self, work: CutWork) -> Number:
-        """Return the time of a launch, whose sizes may be numbers of a program."""
-
     @property
     def order(self) -> str:
+        """The order of tiles where the author gives none."""
         xcds = self.card.xcds
         return f"grouped({GROUP})" if xcds == 1 else f"xcd_contiguous({xcds}) >> grouped({GROUP})"
 
@@ -51,32 +42,17 @@ class GpuTiles(ABC):
 
     @property
     def stages_operands(self) -> bool:
+        """Whether mma operands always go through shared memory, even if the kernel does not ask for it."""
         return self.chip.tma is not None
 
     def product_set(self, element_bytes: int) -> Sequence[Roles]:
+        """Return the configs of a product that a loop adds up, by role."""
         return kernel_set(self.chip.vendor, element_bytes)
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
-        match role:
-            case "rows":
-                return (64, 128, 192) if self.chip.tma else (16, 32, 64, 128, 256)
-            case "cols":
-                return (64, 128, 256) if self.chip.tma else (16, 32, 64, 128, 256)
-            case "depth":
-                lines = (128, 256) if self.chip.tma else (64, 128)  # without TMA, 256 bytes spill
-                return tuple(n // element_bytes for n in lines)
-            case "grid":
-                return (1, 2, 4, 8, 16, 32, 64)
-            case "walk":
-                return tuple(n // element_bytes for n in (2048, 4096, 8192, 16384))
-            case "waves":
-                return (64, 32, 128)
-            case "wave rows":
-                return (1, 2, 4, 8)
-            case "split":
-                return (1, 2, 4, 8, 16, 32) if self.chip.tma else (1,)
-            case _:
-                raise NotImplementedError(role)
+        """Return the values of a role in other kernels."""
+        of_bytes = tuple(n // element_bytes for n in BYTES[self.chip.vendor].get(role, ()))
+        return of_bytes or VALUES[self.chip.vendor].get(role) or OTHERS[role]
 
     def sums_in_same_order(self, work: TileWork) -> bool:
         """Return whether all matrix instructions for the dtypes have one depth: a tile is summed in steps of it.
@@ -87,62 +63,35 @@ class GpuTiles(ABC):
         return len({i.depth for one in names for i in instructions_for(*one)}) == 1
 
 
-@dataclass(frozen=True)
 class HopperTiles(GpuCost, GpuTiles):
     """The configs of a chip with TMA, by the cost model of its launches."""
 
 
-@dataclass(frozen=True)
 class CdnaTiles(CdnaCost, GpuTiles):
     """The configs of a CDNA chip, by the cost model of launches whose clock is limited by power."""
 
 
-@dataclass(frozen=True)
 class HostTiles(HostCost):
-    """Cores of a CPU, with the configs that are worth a try."""
+    """Cores of a CPU, with the configs that are worth a try: in any order of tiles, and with operands anywhere."""
 
-    @property
-    def order(self) -> str:
-        return ""
-
-    @property
-    def orders(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def stages_operands(self) -> bool:
-        return False
+    order, orders, stages_operands = "", (), False
 
     def product_set(self, element_bytes: int) -> Sequence[Roles]:
+        """Return the configs of a product that a loop adds up, by role."""
         in_place = self.reads_in_place and element_bytes >= 2 * HALF_BYTES  # narrower operands are converted once
         return host_set(self.rows, self.cols, in_place)
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
-        match role:
-            case "rows":
-                return (1, 4, *(self.rows * n for n in (1, 4, 8, 16)))
-            case "cols":
-                return tuple(self.cols * n for n in (1, 4, 8))
-            case "depth":
-                return (64,)
-            case "grid":
-                return (1, 4, 16, 64)
-            case "walk":
-                return (1024, 4096, 16384)
-            case "waves":
-                return (64,)
-            case "wave rows" | "split":
-                return (1,)  # a task has no waves there
-            case _:
-                raise NotImplementedError(role)
-
-    def refused(self, work: CutWork) -> str:
-        """Return an empty text: a tile is in memory, so any can be."""
-        return ""
+        """Return the values of a role in other kernels."""
+        sides = {"rows": [1, 4, *(self.rows * n for n in (1, 4, 8, 16))], "cols": [self.cols * n for n in (1, 4, 8)]}
+        return tuple(sides.get(role) or ON_HOSTS[role])
 
     def sums_in_same_order(self, work: TileWork) -> bool:
         """Return False: how many sums are under way at once follows from the tile."""
         return False
+
+
+TileMachine = HopperTiles | CdnaTiles | HostTiles
 
 
 def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:

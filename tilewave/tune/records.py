@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from tilewave._version import __version__
 from tilewave.files import parse_json
@@ -23,6 +23,8 @@ FORMAT = 1
 STRENGTHS = ("model", "measured", "exhaustive")
 """How a decision was made, the weakest first."""
 FIRST = '{"at":"'
+NO_RECORD = ""
+"""What a line that is no record is for."""
 LONGEST_LINE = 1 << 16
 LONGEST_SECONDS = 1e9
 LARGEST_CHOICE = 1 << 31
@@ -59,8 +61,7 @@ class RecordKey:
     def parse(text: str) -> RecordKey:
         if not AT.fullmatch(text):
             raise BadRecord(f"at is {text[:80]!r}, and not kernel, digest, chip and sizes")
-        kernel, digest, chip, sizes = text.split(" ")
-        return RecordKey(kernel, digest, chip, sizes)
+        return RecordKey(*text.split(" "))
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class TileRecord:
     """Seconds of what the model alone would have taken, in the same run."""
     version: str = __version__
     notes: str = field(default="", compare=False)
+    file: str = field(default="", compare=False)
+    """The file that it was read from."""
 
     @property
     def rank(self) -> tuple[int, int, int, str]:
@@ -92,28 +95,12 @@ class TileRecord:
 
     @property
     def line(self) -> str:
-        facts: dict[str, Any] = {
-            "at": str(self.key),
-            "baseline": self.baseline,
-            "choice": dict(sorted(self.choice.items())),
-            "considered": self.considered,
-            "format": FORMAT,
-            "how": self.how,
-            "illegal": self.illegal,
-            "measured": self.measured,
-            "notes": self.notes,
-            "order": self.order,
-            "predicted": self.predicted,
-            "rounds": self.rounds,
-            "spread": self.spread,
-            "tried": self.tried,
-            "version": self.version,
-        }
-        return json.dumps(facts, separators=(",", ":"), allow_nan=False)
+        facts = {name: getattr(self, name) for name in FIELDS} | {"at": str(self.key), "format": FORMAT}
+        return json.dumps(facts | {"choice": dict(self.choice)}, separators=(",", ":"), sort_keys=True, allow_nan=False)
 
     @staticmethod
-    def parse(line: str | bytes, expected: RecordKey | None = None) -> TileRecord:
-        """The record of a line; a `BadRecord` for whatever is none. `expected` is what it is most likely for."""
+    def parse(line: str | bytes, file: str = "") -> TileRecord:
+        """The record of a line of a file; a `BadRecord` for whatever is none."""
         if len(line) > LONGEST_LINE:
             raise BadRecord(f"a line of {len(line):,} characters")
         try:
@@ -122,87 +109,72 @@ class TileRecord:
             raise BadRecord(f"this is no JSON: {why}") from None
         if not isinstance(facts, dict):
             raise BadRecord("this is no JSON object")
-        if _count(facts, "format") > FORMAT:
+        _want(facts, "format", COUNT)
+        if facts["format"] > FORMAT:
             raise NewerRecord(f"format {facts['format']}, and {FORMAT} is the last that is known here")
         if facts.get("how") not in STRENGTHS:
             raise BadRecord(f"how is {facts.get('how')!r}; there are {', '.join(STRENGTHS)}")
-        at = _text(facts, "at")
-        return TileRecord(
-            expected if expected is not None and at == str(expected) else RecordKey.parse(at),
-            {OPTIONS.get(name, name): n for name, n in _numbers(facts, "choice").items()},
-            _text(facts, "order"),
-            facts["how"],
-            _count(facts, "considered"),
-            _count(facts, "illegal"),
-            _count(facts, "tried"),
-            _seconds(facts, "predicted") or 0.0,
-            _seconds(facts, "measured"),
-            _seconds(facts, "spread"),
-            _count(facts, "rounds"),
-            _seconds(facts, "baseline"),
-            _text(facts, "version"),
-            _text(facts, "notes"),
-        )
+        for name, kind in {"at": TEXT, **FIELDS}.items():
+            _want(facts, name, kind)
+        choice = {OPTIONS.get(symbol) or symbol: n for symbol, n in facts["choice"].items()}
+        others = {name: facts[name] for name in FIELDS if name != CHOICE}
+        return TileRecord(RecordKey.parse(facts["at"]), choice, **others, file=file)
 
 
-def _fail(facts: Mapping[str, Any], name: str, what: str) -> NoReturn:
-    raise BadRecord(f"{name} is {str(facts.get(name))[:40]!r}, and not {what}")
+def _want(facts: Mapping[str, Any], name: str, kind: str) -> None:
+    if not KINDS[kind](facts.get(name)):
+        raise BadRecord(f"{name} is {str(facts.get(name))[:40]!r}, and not {kind}")
 
 
-def _text(facts: Mapping[str, Any], name: str) -> str:
-    """A text that can be printed: no half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
-    found = facts.get(name)
-    if type(found) is not str:
-        _fail(facts, name, "a text")
-    if not found.isascii() and any("\ud800" <= c <= "\udfff" for c in found):
-        _fail(facts, name, "a text in Unicode")
-    return found
+def _is_choice(x: Any) -> bool:
+    is_named = isinstance(x, dict) and bool(x) and all(symbol.isidentifier() for symbol in x)
+    return is_named and all(type(n) is int and 1 <= n < LARGEST_CHOICE for n in x.values())
 
 
-def _count(facts: Mapping[str, Any], name: str) -> int:
-    found = facts.get(name)
-    return found if type(found) is int and 0 <= found < 1 << 63 else _fail(facts, name, "a whole number")
+def _is_time(x: Any) -> bool:
+    return type(x) in (int, float) and bool(0 <= x < LONGEST_SECONDS)
 
 
-def _seconds(facts: Mapping[str, Any], name: str) -> float | None:
-    found = facts.get(name)
-    if found is None or (type(found) is float and 0 <= found < LONGEST_SECONDS):
-        return found
-    return float(found) if type(found) is int and 0 <= found < LONGEST_SECONDS else _fail(facts, name, "seconds")
-
-
-def _numbers(facts: Mapping[str, Any], name: str) -> dict[str, int]:
-    found = facts.get(name)
-    what = f"names and whole numbers from 1 to {LARGEST_CHOICE - 1}"
-    if not isinstance(found, dict) or not found:
-        _fail(facts, name, what)
-    for symbol, value in found.items():
-        if type(value) is not int or not 1 <= value < LARGEST_CHOICE or not symbol.isidentifier():
-            _fail(facts, name, what)
-    return found
+CHOICE = "choice"
+TEXT, COUNT, SECONDS, PERHAPS = "a text that can be printed", "a whole number", "seconds", "seconds or null"
+NUMBERS = f"names and whole numbers from 1 to {LARGEST_CHOICE - 1}"
+KINDS: Mapping[str, Callable[[Any], bool]] = {
+    TEXT: lambda x: type(x) is str and not any("\ud800" <= c <= "\udfff" for c in x),  # half a surrogate pair
+    COUNT: lambda x: type(x) is int and 0 <= x < 1 << 63,
+    SECONDS: _is_time,
+    PERHAPS: lambda x: x is None or _is_time(x),
+    NUMBERS: _is_choice,
+}
+FIELDS = {
+    **dict.fromkeys(("considered", "illegal", "tried", "rounds"), COUNT),
+    **dict.fromkeys(("order", "how", "version", "notes"), TEXT),
+    **dict.fromkeys(("measured", "spread", "baseline"), PERHAPS),
+    "predicted": SECONDS,
+    CHOICE: NUMBERS,
+}
+"""The fields of a line besides the key and the format, each with what it must be."""
 
 
 def key_in(line: bytes) -> str:
-    """What a line says it is for, without reading the rest; nothing where it does not begin as a record does."""
-    if not line.startswith(FIRST.encode()):
-        return ""
-    end = line.find(b'"', len(FIRST))
-    return line[len(FIRST) : end].decode(errors="replace") if end > 0 else ""
+    """What a line says it is for, whatever the digest, without reading the rest; `NO_RECORD` where it says nothing."""
+    first = FIRST.encode()
+    key = line[len(first) :].partition(b'"')[0].split(b" ") if line.startswith(first) else []
+    return b" ".join((key[0], *key[2:])).decode(errors="replace") if len(key) == 4 else NO_RECORD
 
 
 def merged(lines: Iterable[str]) -> tuple[list[TileRecord], list[tuple[int, str, BadRecord]]]:
     """The better record for each thing, by what it is for; and lines that are none: (number, text, why)."""
-    best: dict[RecordKey, TileRecord] = {}
-    bad = []
+    records, bad = [], []
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = TileRecord.parse(line.strip())
-        except BadRecord as why:
-            bad.append((number, line, why))
-            continue
-        other = best.get(record.key)
-        if other is None or record.rank > other.rank:
-            best[record.key] = record
-    return sorted(best.values(), key=lambda record: str(record.key)), bad
+        if line.strip():
+            try:
+                records.append(TileRecord.parse(line.strip()))
+            except BadRecord as why:
+                bad.append((number, line, why))
+    return best_of(records), bad
+
+
+def best_of(records: Iterable[TileRecord]) -> list[TileRecord]:
+    """Return the best record of each key, sorted by key."""
+    best = {record.key: record for record in sorted(records, key=lambda record: record.rank)}
+    return sorted(best.values(), key=lambda record: str(record.key))

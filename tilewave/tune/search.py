@@ -7,20 +7,17 @@ after the last stored config.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tilewave._version import __version__
-from tilewave.cost.work import CutWork
 from tilewave.errors import TilewaveError
-from tilewave.files import parse_json
-from tilewave.tune.choose import TileChoice, seconds_text
+from tilewave.tune.choose import TileChoice
 from tilewave.tune.default import TunableKernel
-from tilewave.tune.records import LONGEST_SECONDS, STRENGTHS, RecordKey, TileRecord
-from tilewave.tune.store import add, add_line, locked, read_lines, write_lines
+from tilewave.tune.records import STRENGTHS, BadRecord, RecordKey, TileRecord
+from tilewave.tune.store import add, read_lines, write_lines, writing
 
 UNFINISHED = "unfinished.jsonl"
 """Points of searches that have not ended."""
@@ -42,6 +39,9 @@ class ConfigTime:
     why: str = ""
 
 
+NO_TIME = ConfigTime(None)
+
+
 @dataclass(frozen=True)
 class Tried:
     """A point that was timed, and its prediction."""
@@ -52,6 +52,25 @@ class Tried:
     @property
     def text(self) -> str:
         return self.choice.text
+
+    @property
+    def is_timed(self) -> bool:
+        return self.time.seconds is not None
+
+    def record(self, key: RecordKey) -> TileRecord:
+        """Return the tuning record of this point alone."""
+        one, time = self.choice, self.time
+        facts = (
+            one.values,
+            one.order,
+            STRENGTHS[1],
+            one.considered,
+            sum(one.illegal.values()),
+            1,
+            one.prediction.seconds,
+        )
+        spread = time.spread if self.is_timed else None
+        return TileRecord(key, *facts, time.seconds, spread, time.rounds, notes=time.why)
 
 
 Batch = Sequence[TileChoice]
@@ -71,15 +90,13 @@ class Spread(Protocol):
         """Yield the times of batches in any order; `measure` times one on this machine."""
 
 
-@dataclass(frozen=True)
 class InTurn:
     """A `Spread` that measures in this process, one batch after the other."""
 
-    measures_here: bool = True
+    measures_here = True
 
     def __call__(self, measure: Measure, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Sequence[ConfigTime]]]:
-        for batch in batches:
-            yield batch, measure(batch)
+        return ((batch, measure(batch)) for batch in batches)
 
 
 IN_TURN = InTurn()
@@ -94,28 +111,9 @@ class Tuned:
     tried: tuple[Tried, ...]
     resumed: int
     """How many of `tried` were timed by an earlier search."""
-    reasons: tuple[str, ...]
     legal: tuple[TileChoice, ...]
     """Every point that was considered and can be, the best predicted first."""
-
-    def to_json(self) -> dict[str, Any]:
-        configs = [
-            {
-                "point": {s.name: v for s, v in one.choice.config.items()},
-                "order": one.choice.order,
-                "predicted": one.choice.prediction.seconds,
-                "seconds": one.time.seconds,
-                "spread": one.time.spread,
-                "why": one.time.why,
-            }
-            for one in self.tried
-        ]
-        return {
-            "record": json.loads(self.record.line),
-            "resumed": self.resumed,
-            "reasons": self.reasons,
-            "tried": configs,
-        }
+    tiles: TunableKernel
 
 
 def want_strength(how: str) -> None:
@@ -131,12 +129,11 @@ def candidates(open_tiles: TunableKernel, how: str, runs: int) -> list[TileChoic
     if not found:
         raise open_tiles.nothing_fits()
     order = found[0].order
-    found = [replace(one, order=order) for one in found]
     if how == STRENGTHS[1]:
         asked = [replace(found[0], order=o) for o in open_tiles.asked if o != order and order]
         return [found[0], *asked, *found[1 : max(1, runs - len(asked))]][:runs]
     if how == STRENGTHS[2]:
-        others = [o for o in open_tiles.orders if o != order] if order else []
+        others = [o for o in open_tiles.asked or open_tiles.machine.orders if o != order] if order else []
         return [*found, *(replace(one, order=o) for o in others for one in found)]
     return found[:1]
 
@@ -158,45 +155,34 @@ def search(
     The record is for `key`, or else for the kernel's sizes. `untimed` is chosen if no config has a time: the best
     predicted one that compiles, if the caller knows it.
     """
-    configs = candidates(open_tiles, how, runs)
-    key = key or open_tiles.key({})
-    journal = _Journal(directory / UNFINISHED, f"{key} {__version__}")
-    known = journal.times() if how != STRENGTHS[0] else {}
-    tried = [Tried(one, known[one.text]) for one in configs if one.text in known]
+    configs, is_timed = candidates(open_tiles, how, runs), how != STRENGTHS[0]
+    key, first = key or open_tiles.key({}), configs[0]
+    tried = _stored(directory, key, configs) if is_timed else {}
+    left = [one for one in configs if one.text not in tried] if is_timed else []
+    resumed = len(tried)
     for _ in tried:
         advance()
-    left = [one for one in configs if one.text not in known] if how != STRENGTHS[0] else []
-    for batch, times in spread(measure, list(_batches(configs[0], left))):
-        for one in _scaled(batch, times, known.get(configs[0].text)):
-            if one.text not in known:
-                journal.add(one)
-                known[one.text] = one.time
-                tried.append(one)
+    for batch, times in spread(measure, list(_batches(first, left))):
+        for one in _scaled(batch, times, tried.get(first.text)):
+            if one.text not in tried:
+                add(one.record(key), directory, UNFINISHED)
+                tried[one.text] = one
                 advance()
-    winner, timed = _winner(configs[0], tried)
-    if timed is None and untimed is not None:
-        winner = replace(untimed, order=configs[0].order)
-    record = TileRecord(
-        key,
-        {s.name: v for s, v in winner.config.items()},
-        winner.order,
-        how if timed else STRENGTHS[0],
-        winner.considered,
-        sum(winner.illegal.values()),
-        sum(one.time.seconds is not None for one in tried),
-        winner.prediction.seconds,
-        timed.seconds if timed else None,
-        timed.spread if timed else None,
-        timed.rounds if timed else 0,
-        known[configs[0].text].seconds if configs[0].text in known else None,
+    in_order = sorted(tried.values(), key=_by_time)
+    best = _winner(Tried(first, NO_TIME), in_order)
+    if not best.is_timed and untimed is not None:
+        best = Tried(replace(untimed, order=first.order), NO_TIME)
+    record = replace(
+        best.record(key),
+        how=how if best.is_timed else STRENGTHS[0],
+        tried=sum(one.is_timed for one in in_order),
+        baseline=tried[first.text].time.seconds if first.text in tried else None,
         notes=notes,
     )
     add(record, directory)
-    journal.end()
-    reasons = reasons_for(open_tiles, winner, configs[0], tried)
+    _forget(directory, key)
     legal = {one.text: one for one in (*configs, *open_tiles.predicted({}))}
-    facts = tuple(sorted(tried, key=_by_time)), len(configs) - len(left), reasons, tuple(legal.values())
-    return Tuned(record, winner, *facts)
+    return Tuned(record, best.choice, tuple(in_order), resumed, tuple(legal.values()), open_tiles)
 
 
 def _batches(first: TileChoice, left: Sequence[TileChoice]) -> Iterator[list[TileChoice]]:
@@ -207,117 +193,54 @@ def _batches(first: TileChoice, left: Sequence[TileChoice]) -> Iterator[list[Til
         yield [first, *others[at : at + AT_ONCE]]
 
 
-def _scaled(batch: Batch, times: Sequence[ConfigTime], first: ConfigTime | None) -> list[Tried]:
+def _scaled(batch: Batch, times: Sequence[ConfigTime], first: Tried | None) -> list[Tried]:
     """Times as if all batches had been timed in one."""
-    own = times[0].seconds
-    scale = first.seconds / own if first and first.seconds and own else 1.0
-    found = []
-    for choice, time in zip(batch, times, strict=True):
-        scaled = None if time.seconds is None else time.seconds * scale
-        found.append(Tried(choice, replace(time, seconds=scaled, spread=time.spread * scale)))
-    return found
+    own, known = times[0].seconds, first.time.seconds if first else None
+    scale = known / own if known and own else 1.0
+    scaled = [
+        replace(one, seconds=None if one.seconds is None else one.seconds * scale, spread=one.spread * scale)
+        for one in times
+    ]
+    return list(map(Tried, batch, scaled))
 
 
 def _by_time(one: Tried) -> tuple[bool, float, str]:
     return one.time.seconds is None, one.time.seconds or 0.0, one.text
 
 
-def _winner(first: TileChoice, tried: Sequence[Tried]) -> tuple[TileChoice, ConfigTime | None]:
+def _winner(first: Tried, in_order: Sequence[Tried]) -> Tried:
     """The fastest; the model's own choice where none is faster beyond the spread."""
-    timed = sorted((one for one in tried if one.time.seconds is not None), key=_by_time)
-    if not timed:
-        return first, None
-    best = timed[0]
-    own = next((one for one in timed if one.text == first.text), None)
-    if own is not None:
-        assert own.time.seconds is not None and best.time.seconds is not None
-        needed = max(BEYOND * own.time.seconds, best.time.spread)
-        if own.time.seconds - best.time.seconds <= needed:
-            return own.choice, own.time
-    return best.choice, best.time
+    best = in_order[0] if in_order and in_order[0].is_timed else first
+    own = next((one for one in in_order if one.text == first.text), best)
+    if best.time.seconds is None or own.time.seconds is None:
+        return best
+    needed = max(BEYOND * own.time.seconds, best.time.spread)
+    return own if own.time.seconds - best.time.seconds <= needed else best
 
 
-# -- what was timed so far ---------------------------------------------------------------------------------------------
+def _stored(directory: Path, key: RecordKey, configs: Sequence[TileChoice]) -> dict[str, Tried]:
+    """Return the configs that a search of this key has timed and not ended, by their texts."""
+    found = filter(None, (_unfinished(line, key) for line in read_lines(directory / UNFINISHED)))
+    times = {
+        (frozenset(one.choice.items()), one.order): ConfigTime(one.measured, one.spread or 0.0, one.rounds, one.notes)
+        for one in found
+    }
+    named = ((one, (frozenset(one.values.items()), one.order)) for one in configs)
+    return {one.text: Tried(one, times[name]) for one, name in named if name in times}
 
 
-class _Journal:
-    """Times of one search, line by line."""
-
-    def __init__(self, path: Path, search: str) -> None:
-        self.path, self.search = path, search
-
-    def times(self) -> dict[str, ConfigTime]:
-        found = {}
-        for line in read_lines(self.path):
-            facts = self._facts(line)
-            if facts is not None:
-                found[facts["point"]] = ConfigTime(facts["seconds"], facts["spread"], facts["rounds"], facts["why"])
-        return found
-
-    def _facts(self, line: str) -> dict[str, Any] | None:
-        """Return the fields of a line of this search; None for lines of others, and for damaged ones."""
-        try:
-            facts = parse_json(line)
-        except ValueError:
-            return None
-        kinds = {"point": str, "spread": float, "rounds": int, "why": str}
-        if not isinstance(facts, dict) or facts.get("search") != self.search:
-            return None
-        right = all(type(facts.get(name)) is kind for name, kind in kinds.items())
-        seconds = facts.get("seconds")
-        is_time = seconds is None or (type(seconds) is float and 0 <= seconds < LONGEST_SECONDS)
-        return facts if right and is_time else None
-
-    def add(self, one: Tried) -> None:
-        facts = {
-            "search": self.search,
-            "point": one.text,
-            "seconds": one.time.seconds,
-            "spread": float(one.time.spread),
-        }
-        add_line(self.path, json.dumps({**facts, "rounds": one.time.rounds, "why": one.time.why}))
-
-    def end(self) -> None:
-        """Remove this search's lines, which are no longer needed."""
-        if not self.path.exists():
-            return
-        with locked(self.path.parent):
-            kept = [line for line in read_lines(self.path) if self._facts(line) is None]
-            if kept:
-                write_lines(self.path, kept)
-            else:
-                self.path.unlink()
+def _unfinished(line: str, key: RecordKey) -> TileRecord | None:
+    """Return the record of a line; None for lines of other searches or versions, and for damaged ones."""
+    try:
+        found = TileRecord.parse(line)
+    except BadRecord:
+        return None
+    return found if found.key == key and found.version == __version__ else None
 
 
-# -- why ---------------------------------------------------------------------------------------------------------------
-
-
-def reasons_for(
-    open_tiles: TunableKernel, winner: TileChoice, first: TileChoice, tried: Sequence[Tried]
-) -> tuple[str, ...]:
-    """Return why the winner won, compared with the slowest config that ran and the cost model's choice."""
-    times = {one.text: one.time.seconds for one in tried if one.time.seconds is not None}
-    given = [f"{winner.text}: {facts_text(open_tiles.problem.cut(winner.config), open_tiles)}"]
-    if first.text != winner.text and first.text in times:
-        given.append(f"the model's {first.text} took {seconds_text(times[first.text])}")
-    fastest = min(times, key=lambda text: times[text], default=winner.text)
-    if fastest != winner.text:
-        given.append(f"{fastest} took {seconds_text(times[fastest])}, within noise of the winner")
-    slowest = max((one for one in tried if one.text in times), key=lambda one: times[one.text], default=None)
-    if slowest is not None and slowest.text != winner.text:
-        cut = open_tiles.problem.cut(slowest.choice.config)
-        given.append(f"slowest {slowest.text}, {seconds_text(times[slowest.text])}: {facts_text(cut, open_tiles)}")
-    return tuple(given)
-
-
-def facts_text(cut: CutWork, open_tiles: TunableKernel) -> str:
-    """Return the tiles, waves, size of the last wave, bytes requested, and bottleneck of a config, as text."""
-    units = open_tiles.machine.units
-    rounds, left = divmod(cut.tasks, units)
-    last = f" and one of {left} tiles" if left else ""
-    repeats = cut.asked_bytes / max(1.0, cut.distinct_bytes)
-    limit = open_tiles.machine.predict(cut).limit
-    return (
-        f"{cut.tasks} tiles, {units} concurrent: {rounds} full waves{last}; {cut.asked_bytes / 1e6:.3g} MB requested, "
-        f"each byte {repeats:.1f} times; predicted bottleneck: {limit}"
-    )
+def _forget(directory: Path, key: RecordKey) -> None:
+    """Remove the times of a search that has ended."""
+    path = directory / UNFINISHED
+    if path.exists():
+        with writing(directory):
+            write_lines(path, [line for line in read_lines(path) if _unfinished(line, key) is None])

@@ -5,33 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from tilewave.cost.work import UNSAID
+from tilewave.errors import SymbolError
 from tilewave.lang.constraints import Constraint, SplitConstraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
-from tilewave.lang.kernel import WaveKernel, given_subs, unsaid_sizes
-from tilewave.lang.symbols import Expression, Symbol
+from tilewave.lang.open_tiles import Cut
+from tilewave.lang.symbols import Symbol
+from tilewave.lang.tuning import Tune
 from tilewave.trace import TileWork
-from tilewave.tune.configs import Roles
+
+if TYPE_CHECKING:
+    from tilewave.tune.machines import TileMachine
 
 NUM_STAGES, SPLIT, IN_PLACE = Symbol("num_stages"), Symbol("split"), Symbol("in_place")
 KNOBS = {NUM_STAGES: "num_stages", SPLIT: "split", IN_PLACE: "in_place"}
 """What no constraint of a kernel names, and its role. A config without it leaves it to the compiler."""
-Cut = WorkgroupConstraint | TilingConstraint | WaveConstraint | SplitConstraint
-KINDS = (WorkgroupConstraint, TilingConstraint, WaveConstraint, SplitConstraint)
-"""Constraints with a tunable number; the first kind that contains a symbol sets its role."""
-
-
-class TileValues(Protocol):
-    """A machine, as far as it says which tiles are worth a try."""
-
-    def product_set(self, element_bytes: int) -> Sequence[Roles]:
-        """Return the configs of a product that a loop adds up, by role."""
-
-    def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
-        """Return the values of a role in other kernels: the sides and depth of their products, `grid` and `walk` (other
-        dimensions of the grid, or of a loop), `waves` and `wave rows` (a wave's part with and without products)."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +46,6 @@ class Space:
     def symbols(self) -> tuple[Symbol, ...]:
         return tuple(d.symbol for d in self.decisions)
 
-    def __len__(self) -> int:
-        return len(self.configs_of_set) or prod(len(d.values) for d in self.decisions)
-
     @property
     def tiles(self) -> tuple[Symbol, ...]:
         """The symbols of the kernel."""
@@ -76,87 +62,56 @@ class Space:
         if symbol not in self.symbols:
             return self
         at = self.symbols.index(symbol)
-        alone = [c[:at] + c[at + 1 :] for c in self.configs_of_set if c[at] == UNSAID]
-        return Space(self.decisions[:at] + self.decisions[at + 1 :], tuple(dict.fromkeys(alone)))
+        alone = dict.fromkeys(c[:at] + c[at + 1 :] for c in self.configs_of_set if c[at] == UNSAID)
+        return Space(self.decisions[:at] + self.decisions[at + 1 :], tuple(alone))
 
-    def with_only(self, symbol: Symbol, *values: int) -> Space:
-        """Return the space with these values for a decision; where that is none here, nothing changes."""
+    def with_only(self, symbol: Symbol, value: int) -> Space:
+        """Return the space with this value for a decision; where that is none here, nothing changes."""
         if symbol not in self.symbols:
             return self
         at = self.symbols.index(symbol)
-        named = replace(self.decisions[at], values=values)
-        every = dict.fromkeys((*c[:at], v, *c[at + 1 :]) for c in self.configs_of_set for v in values)
+        named = replace(self.decisions[at], values=(value,))
+        every = dict.fromkeys((*c[:at], value, *c[at + 1 :]) for c in self.configs_of_set)
         return Space((*self.decisions[:at], named, *self.decisions[at + 1 :]), tuple(every))
 
 
-@dataclass(frozen=True)
-class Tunable:
-    """A symbol without a value, and the constraint that it is in."""
-
-    symbol: Symbol
-    constraint: Cut
-
-
-def tunable(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> tuple[Tunable, ...]:
-    """Return the symbols of tile sizes, wave parts and splits that have no value, each once."""
-    said = said_of(kernel, subs, dynamic)
-    known = {*said, *unsaid_sizes(kernel, said), *dynamic}
-    return tuple(Tunable(s, c) for s, c in cut_by(kernel).items() if s not in known)
-
-
-def cut_by(kernel: WaveKernel) -> dict[Symbol, Cut]:
-    """Return the symbols in the numbers of constraints, each with the first constraint, by kind, that it is in."""
-    found: dict[Symbol, Cut] = {}
-    for kind in KINDS:
-        for c in kernel.constraints:
-            if isinstance(c, kind) and isinstance(number := _number(c), Expression):
-                found.update({s: c for s in number.symbols() if s not in found})
-    return found
+def narrowed(space: Space, tune: Tune) -> Space:
+    """Return the space of the configs, or of the values, that an author names; however long a dimension is."""
+    known = [s.name for s in space.symbols]
+    for name in tune.names:
+        if name not in known and name not in KNOBS.values():
+            remedy = f"what can be tuned: {', '.join(known) or 'nothing'}"
+            raise SymbolError(f"{tune.called}: {name} cannot be tuned here", loc=tune.loc, remedy=remedy)
+    for config in map(dict, tune.configs):
+        if missing := [s.name for s in space.tiles if s.name not in config]:
+            what = f"autotune: a config gives no {', '.join(missing)}: {config}"
+            raise SymbolError(what, loc=tune.loc, remedy="give every tile size in each config")
+    if tune.configs:
+        found = [tuple(config.get(name, UNSAID) for name in known) for config in map(dict, tune.configs)]
+        return Space(space.decisions, tuple(dict.fromkeys(found)))
+    given = dict(tune.values)
+    return Space(tuple(replace(d, values=given.get(d.symbol.name, d.values)) for d in space.decisions))
 
 
-def _number(c: Cut) -> Any:
-    return c.parts if isinstance(c, SplitConstraint) else c.tile
-
-
-def said_of(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> dict[Symbol, Any]:
-    """What symbols are worth: as `subs` say, or else the kernel."""
-    return {**{s: v for s, v in kernel.subs.items() if s not in dynamic}, **given_subs(subs)}
-
-
-def space_of(found: Sequence[Tunable], work: TileWork, machine: TileValues, constraints: Sequence[Constraint]) -> Space:
+def space_of(
+    found: Mapping[Symbol, Cut], work: TileWork, machine: TileMachine, constraints: Sequence[Constraint]
+) -> Space:
     """Return the space of a kernel, as its work says what each symbol decides."""
-    size = _element_bytes(work)
-    roles = [(one.symbol, *_role(one.constraint, work)) for one in found]
+    size = max((one.dtype.bytes for one in work.products or work.transfers), default=4)
+    roles = [(symbol, *_role(c, work)) for symbol, c in found.items()]
+    decisions = [Decision(symbol, role, machine.values(role, size), dim) for symbol, role, dim in roles]
     adds_up = len(work.products) == 1 and work.products[0].walked == (work.products[0].depth,)
     of_set = machine.product_set(size) if adds_up else ()
-    knobs = [(s, role) for s, role in KNOBS.items() if any(one.get(role) for one in of_set)]
-    if any(isinstance(c, SplitConstraint) for c in constraints):
-        knobs = [knob for knob in knobs if knob[0] != SPLIT]
-    taken = {s for s, _, _ in roles}
-    decisions = [Decision(s, role, machine.values(role, size), dim) for s, role, dim in roles]
-    decisions += [Decision(s, role, (UNSAID, *_said(of_set, role))) for s, role in knobs if s not in taken]
-    if not any(d.role in SIDES for d in decisions):
-        return Space(tuple(decisions))
-    configs = [_config(one, decisions) for one in of_set]
-    return Space(tuple(decisions), tuple(dict.fromkeys(configs)))
-
-
-SIDES = ("rows", "cols", "depth")
-
-
-def _said(of_set: Sequence[Roles], role: str) -> tuple[int, ...]:
-    """Return the values of a knob in a set, other than leaving it to the compiler."""
-    return tuple(dict.fromkeys(one[role] for one in of_set if one[role] != UNSAID))
-
-
-def _config(one: Roles, decisions: Sequence[Decision]) -> tuple[int, ...]:
-    """Return the values of a set's config; what a set does not decide has the first of its values."""
-    return tuple(one.get(d.role, d.values[0]) for d in decisions)
-
-
-def _element_bytes(work: TileWork) -> int:
-    dtypes = [p.dtype for p in work.products] or [t.dtype for t in work.transfers]
-    return max((d.bytes for d in dtypes), default=4)
+    taken = {*found} | ({SPLIT} if any(isinstance(c, SplitConstraint) for c in constraints) else set())
+    for knob, role in KNOBS.items():
+        values = dict.fromkeys(one[role] for one in of_set if one.get(role))
+        if values and knob not in taken:
+            decisions.append(Decision(knob, role, (UNSAID, *values)))
+    if not any(d.role in ("rows", "cols", "depth") for d in decisions):
+        of_set = ()
+    # What a set does not decide has the first of its values.
+    configs = dict.fromkeys(tuple(one.get(d.role, d.values[0]) for d in decisions) for one in of_set)
+    return Space(tuple(decisions), tuple(configs))
 
 
 def _role(c: Cut, work: TileWork) -> tuple[str, Symbol | None]:

@@ -26,7 +26,7 @@ from tilewave.analysis.tile_programs import computes_one_tile
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Value
 from tilewave.ir.launch import at_launch, known_at_launch, launch_and_rest
-from tilewave.ir.ops import Const, Loop, Mma, Sub, Workgroup, Yield
+from tilewave.ir.ops import Const, Loop, Mma, Sub, WaitTurn, Workgroup, Yield
 from tilewave.ir.remarks import RemarkKind
 from tilewave.ir.rewrite import names, substitute_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Scalar
@@ -36,6 +36,10 @@ from tilewave.mapping.grid import Deal, OpenDeal, OpenGrid
 OWN_LOOP = RemarkKind(
     "another loop encloses the K loop, so the kernel is not made persistent: {tiles} workgroups are launched, and "
     "{at_once} run at once"
+)
+IN_TURNS = RemarkKind(
+    "a workgroup of a persistent kernel may wait for a turn of one that has not started, so the kernel is not made "
+    "persistent: each workgroup computes one tile"
 )
 UNEVEN = RemarkKind(
     "tiles take different numbers of steps, and no number of workgroups near {at_once} balances them, so the kernel "
@@ -58,6 +62,9 @@ class MakePersistent:
         if not computes_one_tile(kernel):
             many = kernel.workgroups if isinstance(kernel.workgroups, int) else "all"
             return kernel.with_remarks(OWN_LOOP.at(products[0].loc, tiles=many, at_once=self.workgroups))
+        turns = next((op for op in walk(kernel.body) if isinstance(op, WaitTurn)), None)
+        if turns is not None:
+            return kernel.with_remarks(IN_TURNS.at(turns.loc))
         uneven = next((op for op in kernel.body.ops if isinstance(op, Loop) and op.trips in depending(kernel)), None)
         rounds = _Rounds(kernel, self.workgroups)
         if uneven is None:

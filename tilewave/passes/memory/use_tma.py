@@ -3,7 +3,8 @@
     %x = read(%a, [%m, %k]) : tile<128x64xf16>     →   copy(%a, [%m, %k], %x_shared, []) {axes = [0, 1]}
     write(%x, %x_shared, [%c0, %c0])
 
-TMA loads all tiles of a kernel or none: waits for loads of lanes and for TMA loads are different.
+TMA loads all tiles of a kernel or none: waits for loads of lanes and for TMA loads are different. Sums of one product
+that are staged as an operand of another are stored by lanes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
+from tilewave.analysis.chains import sums_in
 from tilewave.analysis.positions import BlockScalars
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -196,11 +198,15 @@ def _is_row(read: Read) -> bool:
 class _Finder:
     def __init__(self, kernel: Kernel, staged: set[Value]) -> None:
         self.staged = staged
-        self.users = kernel.users
+        self.users, self.defs = kernel.users, kernel.defs
         self.written, _ = touched(kernel)
 
     def stages(self, op: Op) -> bool:
-        return isinstance(op, Write) and op.memory in self.staged
+        """Return whether an op stages a tile of an array; sums of products come from registers."""
+        return isinstance(op, Write) and op.memory in self.staged and not self.has_sums(op.tile)
+
+    def has_sums(self, v: Value) -> bool:
+        return sums_in(v, len(v.type.shape) - 1, self.defs) is not None
 
     def move(self, op: Op, block: Block) -> CopiedTile:
         """Return a tile that this block loads for its own products, or for those of blocks inside it."""

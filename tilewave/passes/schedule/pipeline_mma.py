@@ -17,22 +17,40 @@ into sums that the loop carries. Every number is computed from the same numbers 
 bit-identical. The matrix unit has work while a warpgroup waits for sums, releases a stage and computes on the products
 of the next step. Of those as many are issued early as have registers beside the sums. Registers that are an operand of
 a product are written while none is in flight, and none is in flight at the end of a step.
+
+A dependent product may have sums that the step itself uses, as those that are added to an array. It is issued first of
+those of the step before, and its sums are used while the others are multiplied. An operand that lanes store to shared
+memory is stored at the end of its own step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import NamedTuple
 
 from tilewave.analysis.program_slices import following, taken_by
 from tilewave.analysis.residues import Residues
 from tilewave.forks import cached_property
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Arrive, Load, Loop, WaitMbarrier, WaitMma, WaitOlderMma, Wgmma, WgmmaRegisters, Yield
+from tilewave.ir.ops import (
+    Arrive,
+    Barrier,
+    Load,
+    Loop,
+    Store,
+    TurnOp,
+    WaitMbarrier,
+    WaitMma,
+    WaitOlderMma,
+    Wgmma,
+    WgmmaRegisters,
+    Yield,
+)
 from tilewave.ir.remarks import RemarkKind
-from tilewave.ir.rewrite import names, replace_values, rewrite, substitute, walk
+from tilewave.ir.rewrite import names, renamed, replace_values, rewrite, substitute, walk
 from tilewave.ir.types import INDEX, Vector
 from tilewave.transform.loop_schedule import LoopSchedule, Steps
 
@@ -82,6 +100,9 @@ class _Step:
     loop: Loop
     front: tuple[Wgmma, ...]
     back: tuple[Wgmma, ...]
+    """Dependent products that accumulate."""
+    used: tuple[Wgmma, ...]
+    """Dependent products whose sums the step uses."""
 
     @staticmethod
     def of(loop: Loop) -> _Step | None:
@@ -90,9 +111,12 @@ class _Step:
         inside = [op for op in walk(loop.body) if isinstance(op, (Wgmma, WaitMma, WaitOlderMma))]
         if inside != products or any(op.later for op in products):
             return None
-        dependent = following(ops, {op.result for op in products})
-        back = tuple(op for op in products if op in dependent)
-        step = _Step(loop, tuple(op for op in products if op not in dependent), back)
+        dependent = [*following(ops, {op.result for op in products})]
+        stored = {op.memory for op in dependent if isinstance(op, Store)}
+        dependent += [op for op in products if stored.intersection(op.read)]
+        back = tuple(op for op in products if op in dependent and op.acc in loop.body.args)
+        used = tuple(op for op in products if op in dependent and op not in back)
+        step = _Step(loop, tuple(op for op in products if op not in dependent), back, used)
         return step if back and step.front and step.can_rotate else None
 
     @property
@@ -115,8 +139,43 @@ class _Step:
         found = {v for op in following(self.ops, {op.result for op in self.front}) for v in op.results}
         found |= {op.result for op in self.front}
         others = [v for v in self.yielded if all(v != op.result for op in self.back)]
-        effects = (op for op in self.ops if op.has_effect)
-        return found.isdisjoint(others) and all(isinstance(op, (Arrive, WaitMbarrier)) for op in effects)
+        effects = [op for op in self.ops if op.has_effect and not isinstance(op, (Arrive, WaitMbarrier))]
+        return found.isdisjoint(others) and (self.can_use_later(effects) if self.used else not effects)
+
+    def can_use_later(self, effects: Sequence[Op]) -> bool:
+        """Whether the products whose sums are used can be issued first in the next step, and what uses them after."""
+        stored = {op.memory for op in effects if isinstance(op, Store)}
+        readers = [op for op in self.ops if stored.intersection(op.read)]
+        known = all(op in self.tail or isinstance(op, (Store, Barrier)) for op in effects)
+        is_last = not any(op in self.tail for op in (*self.back, *self.used, *readers))
+        waits = any(isinstance(op, WaitMbarrier) for op in self.last)
+        return known and is_last and not waits and all(op in self.used for op in readers)
+
+    @cached_property
+    def tail(self) -> tuple[Op, ...]:
+        """The ops that use the sums of products that do not accumulate, with the turns in which they are added."""
+        after = following(self.ops, {op.result for op in self.used}) if self.used else []
+        return tuple(op for op in self.ops if op in after or (self.used and isinstance(op, TurnOp)))
+
+    @cached_property
+    def again(self) -> tuple[tuple[Op, ...], ...]:
+        """What makes initial values of the products whose sums are used, these products, and what makes positions for
+        their tail: in the next step all of it is computed again, in this order, and then the tail."""
+        begin = self.feeders({op.acc for op in self.used})
+        places = self.feeders({v for op in self.tail for v in taken_by(op)})
+        return begin, self.used, tuple(op for op in places if op not in begin), self.tail
+
+    def feeders(self, wanted: set[Value]) -> tuple[Op, ...]:
+        """Return the ops, which follow from no product, that make values."""
+        made = {op.result for op in (*self.front, *self.used)}
+        dependent = [*following(self.ops, made), *self.front, *self.used, *self.tail]
+        found: list[Op] = []
+        for op in reversed(self.ops):
+            is_free = not (op.has_effect or op.read or op.blocks or op in dependent)
+            if is_free and not wanted.isdisjoint(op.results):
+                found.append(op)
+                wanted.update(op.operands)
+        return tuple(reversed(found))
 
     @property
     def has_two_stages(self) -> bool:
@@ -137,14 +196,17 @@ class _Step:
 
     @cached_property
     def first(self) -> tuple[Op, ...]:
-        return tuple(op for op in self.ops if op not in self.last)
+        later = (*self.last, *self.used, *self.tail)
+        return tuple(op for op in self.ops if op not in later)
 
     @cached_property
     def handed_on(self) -> tuple[Value, ...]:
         """Values of a step that its last ops use, without sums."""
         made = {*self.loop.body.args, *(v for op in self.ops for v in op.results)}
-        sums = {op.acc for op in self.back}
-        return tuple(dict.fromkeys(v for op in self.last for v in taken_by(op) if v in made and v not in sums))
+        again = [op for part in self.again for op in part]
+        own = {op.acc for op in self.back} | {v for op in again for v in op.results}
+        ops = (*self.last, *again)
+        return tuple(dict.fromkeys(v for op in ops for v in taken_by(op) if v in made and v not in own))
 
     @property
     def carried_on(self) -> tuple[Value, ...]:
@@ -166,12 +228,21 @@ class _Step:
 
     @cached_property
     def written_last(self) -> list[Op]:
-        """Ops that write registers which a product takes as an operand, and what follows from them."""
+        """Ops that write registers or shared memory which a product takes as an operand, and what follows from them."""
         held = {op.a for op in self.back if isinstance(op, WgmmaRegisters)}
         makers = [op for op in self.first if held.intersection(op.results)]
         own = {v for op in makers for v in op.operands if _is_half(v)}
         makers += [op for op in self.first if own.intersection(op.results) and op not in makers]
-        return [op for op in self.first if op in makers]
+        after = following(self.first, {v for op in makers for v in op.results})
+        return [op for op in self.first if op in makers or op in after or isinstance(op, (Store, Barrier))]
+
+
+class _Tail(NamedTuple):
+    """The products whose sums are used, in the step after theirs: what they need, they themselves, what uses them."""
+
+    before: Sequence[Op]
+    products: Sequence[Wgmma]
+    after: Sequence[Op]
 
 
 class _Rotated:
@@ -212,13 +283,29 @@ class _Rotated:
         results = {op.acc: op.result for op in step.back}
         ends = Yield(tuple(results.get(v, v) for v in sums))
         trips = (Number(b, step.loop.trips) - 1).value
-        steady = Steps(Block(args, (*self.round(last, after), carried)), trips, Number(b, b.const(1)))
-        return steady, Steps(Block(args, (*last, ends)))
+        steady = Steps(
+            Block(args, (*self.round(last, after, self.tail(before)), carried)), trips, Number(b, b.const(1))
+        )
+        tail = self.tail(before)
+        return steady, Steps(Block(args, (*tail.before, *tail.products, *tail.after, *last, ends)))
 
-    def round(self, last: Sequence[Op], after: dict[Value, Value]) -> Iterator[Op]:
-        """Yield one step. `last`: the ops of the previous step that it issues; `after`: the sums after them."""
+    def tail(self, before: Mapping[Value, Value]) -> _Tail:
+        """Return copies of the products whose sums are used, and of what they need and what uses them; `before` are the
+        values of the step before."""
+        begin, used, places, tail = self.step.again
+        copied = renamed(Block((), (*begin, *used, *places, *tail)), self.fresh)
+        ops = [substitute(op, before) for op in copied.ops]
+        first, last = len(begin), len(begin) + len(used)
+        return _Tail(ops[:first], [op for op in ops[first:last] if isinstance(op, Wgmma)], ops[last:])
+
+    def round(self, last: Sequence[Op], after: dict[Value, Value], tail: _Tail) -> Iterator[Op]:
+        """Yield one step. `last` and `tail`: the ops of the previous step that it issues; `after`: the sums after
+        `last`."""
         step, flight = self.step, _InFlight(self.builder)
+        yield from (*tail.before, *map(flight.begin, tail.products))
         yield from (flight.begin(op) if isinstance(op, Wgmma) else op for op in last if not isinstance(op, Arrive))
+        yield from (flight.wait(op.result, op.result, op) for op in tail.products)
+        yield from tail.after
         issued: list[Op] = []
         for product in step.front[: self.early]:
             yield from self.issued(product, issued, flight)
@@ -252,7 +339,7 @@ class _Rotated:
     def early(self) -> int:
         """How many products of the next step have registers beside the sums and the operands in flight."""
         step = self.step
-        taken = sum(_registers(v) for v in step.carried_on)
+        taken = sum(_registers(v) for v in (*step.carried_on, *(op.result for op in step.used)))
         count = 0
         for product in step.front:
             taken += _registers(product.result)

@@ -188,7 +188,7 @@ class _Split:
         self.old, self.producer_registers = kernel, registers
         self.consumers = prod(kernel.waves)
         self.builder = Builder(names(kernel))
-        loads = {op.memory for op in walk(kernel.body) if isinstance(op, Load) and is_in(op.memory, "shared")}
+        loads = {memory for op in walk(kernel.body) for memory in _read_by_consumers(op)}
         staged = {op.source for op in walk(kernel.body) if isinstance(op, TmaStore)}
         self.handed = frozenset(loads - _kept_by_waves(kernel.body) - staged)
         """Memories through which consumer waves exchange values; the chunks of an epilogue have barriers already."""
@@ -250,14 +250,16 @@ class _Split:
         return (self.zero.result,) * len(self.streams)
 
     def meeting(self, block: Block) -> Block:
-        """Return the block with barriers of the consumers alone where they exchange values: before their stores and
-        before their loads."""
+        """Return the block with barriers of the consumers alone where they exchange values: before their stores, and
+        before their loads and products."""
         ops: list[Op] = []
-        last: dict[Value, type[Op]] = {}
+        stored: dict[Value, bool] = {}
         for op in block.ops:
-            if isinstance(op, (Load, Store)) and op.memory in self.handed and last.get(op.memory) is not type(op):
+            stores = isinstance(op, Store)
+            there = self.handed.intersection([op.memory] if isinstance(op, Store) else _read_by_consumers(op))
+            if any(stored.get(memory) is not stores for memory in there):
                 ops.append(Barrier(self.consumers, loc=op.loc))
-                last[op.memory] = type(op)
+            stored |= dict.fromkeys(there, stores)
             ops.append(op)
         return replace(block, ops=tuple(ops))
 
@@ -415,6 +417,11 @@ def _own_bytes(kernel: Kernel, home: Block) -> int:
 
 def _is_inside(inner: Block, outer: Block) -> bool:
     return any(block is inner for op in outer.ops for own in op.blocks for block in blocks_in(own))
+
+
+def _read_by_consumers(op: Op) -> list[Value]:
+    """Return the shared memories that lanes load, or products read."""
+    return [memory for memory in op.read if isinstance(op, (Load, Wgmma)) and is_in(memory, "shared")]
 
 
 def _kept_by_waves(block: Block) -> set[Value]:

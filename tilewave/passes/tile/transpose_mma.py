@@ -15,7 +15,8 @@ need; with the weights as its rows nothing is wasted. A loop that only accumulat
 where lanes store the result, which takes their waves more stores for a transposed one.
 
 *Reductions along rows.* Each wave then has whole columns of %s, and reduces them without other waves. A product with
-such an accumulator as its second operand gets it as its first: both have the same rows then, in the same waves.
+such an accumulator as its second operand gets it as its first: both have the same rows then, in the same waves. Not
+where rows of the accumulator stay the K of the product, which other waves then need, too.
 
     %s = mma(%k, %q, %zero)             →  %zero_t = permute(%zero);  %s_t = mma(%q, %k, %zero_t)
     %most = reduce(%s) {axes = [0]}        %s = permute(%s_t);  %most = reduce(%s) {axes = [0]}
@@ -104,11 +105,14 @@ def _reduced_along_rows(kernel: Kernel) -> Iterator[Value]:
             for sums in (sums_in(op.x, axis, kernel.defs) for axis in op.axes):
                 if sums:
                     along.setdefault(sums[0].result, set()).add(sums[1])
-    for link in links(kernel):
+    chained = list(links(kernel))
+    for link in chained:
         along.setdefault(link.source.result, set()).add(link.axis)
-        if link.side == 1:
+    found = {v for v, axes in along.items() if 0 in axes and 1 not in axes}
+    yield from found
+    for link in chained:  # as the first operand it has the taker's rows, unless its rows are the taker's K
+        if link.side == 1 and (link.axis == 1 or link.source.result in found):
             yield link.taker.result
-    yield from (v for v, axes in along.items() if 0 in axes and 1 not in axes)
 
 
 def _with_transposed_loops(kernel: Kernel, chosen: Callable[[Mma], bool], builder: Builder) -> Kernel:

@@ -6,6 +6,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 from kernels import K, M, N, check_product, gemm, poisoned, random_array
 
-import tilewave.tune.serve as serve
+import tilewave.runtime.kernel_set as kernel_set
 from tilewave import *
 from tilewave.compile import kernel_maker
 from tilewave.errors import ConstraintError
-from tilewave.tune.serve import BACKGROUND_WORK, MOST_THREADS, GivenSize, KernelSet, given_sizes
+from tilewave.lang.kernel import places_of_sizes
+from tilewave.runtime.background import BACKGROUND_WORK, MOST_THREADS
+from tilewave.runtime.kernel_set import KernelSet
 
 SECONDS = 30
 """How long a test waits for something that takes moments."""
@@ -28,10 +31,6 @@ class Choice:
     """A choice of a maker that compiles nothing."""
 
     text: str
-    record: str = ""
-
-    def noting(self, notes):
-        return self
 
 
 @dataclass
@@ -71,20 +70,23 @@ class Maker:
     def prepare(self, made, arrays):
         assert arrays
 
-    def nothing_fits(self):
-        return ConstraintError("nothing fits")
+    def first(self, choices, make):
+        for choice in choices:
+            with suppress(ConstraintError):
+                return make(choice)
+        raise ConstraintError("nothing fits")
 
 
 @pytest.fixture
 def background(monkeypatch):
     """Compilation in the background, as users have it; a test leaves nothing behind."""
-    monkeypatch.delenv(serve.BACKGROUND, raising=False)
+    monkeypatch.delenv(kernel_set.BACKGROUND, raising=False)
     yield BACKGROUND_WORK
     BACKGROUND_WORK.wait()
 
 
 def kernels_of(maker):
-    return KernelSet((GivenSize(M, 0, 0),), maker)
+    return KernelSet({M: (0, 0)}, maker)
 
 
 def called(kernels, size):
@@ -136,7 +138,7 @@ def test_few_threads_compile_at_once(background):
 
 @pytest.mark.parametrize("sizes", [(1, 2, 3, 2), (3, 2, 1, 2)])
 def test_without_a_background_each_call_waits_for_its_best_kernel(monkeypatch, sizes):
-    monkeypatch.setenv(serve.BACKGROUND, "0")
+    monkeypatch.setenv(kernel_set.BACKGROUND, "0")
     maker = Maker()
     kernels = kernels_of(maker)
     assert [called(kernels, size) for size in sizes] == [f"kernel {size}" for size in sizes]
@@ -173,13 +175,12 @@ def test_a_fault_in_the_background_costs_no_thread(background, monkeypatch):
 
 
 def test_a_size_is_read_from_the_first_array_that_has_it():
-    found = given_sizes(gemm(a_dims=(K, M)), (M, N, K))
-    assert {one.symbol: (one.array, one.axis) for one in found} == {K: (0, 0), M: (0, 1), N: (1, 0)}
+    assert places_of_sizes(gemm(a_dims=(K, M)), (M, N, K)) == {K: (0, 0), M: (0, 1), N: (1, 0)}
 
 
 def test_only_so_many_sizes_are_remembered(monkeypatch):
-    monkeypatch.setenv(serve.BACKGROUND, "0")
-    monkeypatch.setattr(serve, "KEPT_SIZES", 3)
+    monkeypatch.setenv(kernel_set.BACKGROUND, "0")
+    monkeypatch.setattr(kernel_set, "KEPT_SIZES", 3)
     kernels = kernels_of(Maker())
     for size in (1, 2, 3, 4, 1):
         assert called(kernels, size) == f"kernel {size}" and len(kernels.by_size) <= 3
@@ -232,7 +233,7 @@ START = """
 import os, signal, sys, threading, time
 import numpy as np
 from tilewave import *
-import tilewave.tune.serve as serve
+import tilewave.runtime.kernel_set as kernel_set
 from kernels import K, M, N, gemm, check_product
 kernel = gemm(f32)
 def call(m, n, k):
@@ -247,7 +248,7 @@ call(64, 64, 64)
 def run(text):
     """Run a script that has compiled one kernel; return its output, errors and exit code."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TILEWAVE_RECORDS": "off", "TILEWAVE_TARGET": "cpu"}
-    env.pop(serve.BACKGROUND, None)
+    env.pop(kernel_set.BACKGROUND, None)
     words = [sys.executable, "-W", "ignore", "-c", START + textwrap.dedent(text)]
     return subprocess.run(words, capture_output=True, text=True, env=env, timeout=120, check=False)
 
@@ -255,18 +256,18 @@ def run(text):
 def test_a_forked_child_compiles_what_its_parent_was_about_to():
     done = run("""
         call(1, 512, 64)
-        assert serve.BACKGROUND_WORK.threads
+        assert kernel_set.BACKGROUND_WORK.threads
         child = os.fork()
         if child == 0:
             signal.alarm(60)
-            assert not serve.BACKGROUND_WORK.threads
+            assert not kernel_set.BACKGROUND_WORK.threads
             for m in (1, 2):
                 call(m, 512, 64)
-            serve.BACKGROUND_WORK.wait()
+            kernel_set.BACKGROUND_WORK.wait()
             print("child", flush=True)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        serve.BACKGROUND_WORK.wait()
+        kernel_set.BACKGROUND_WORK.wait()
         call(1, 512, 64)
         print("parent")
     """)
@@ -276,7 +277,7 @@ def test_a_forked_child_compiles_what_its_parent_was_about_to():
 def test_nothing_is_compiled_after_the_end():
     done = run("""
         for n in range(50):
-            serve.BACKGROUND_WORK.add(lambda n=n: (time.sleep(0.2), os.write(1, b"compiled\\n")))
+            kernel_set.BACKGROUND_WORK.add(lambda n=n: (time.sleep(0.2), os.write(1, b"compiled\\n")))
         time.sleep(0.1)
         print("end", flush=True)
     """)

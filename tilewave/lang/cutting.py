@@ -1,67 +1,32 @@
-"""What is to be tiled: a kernel's work in dims, how it is cut in symbols, and sizes; a config of a space cuts it.
+"""The launch that values of all symbols make of a kernel's work: its constraints cut the dims of the work into tiles.
 
 Sizes may be integers, or numbers of a `HostProgram`: then the same arithmetic is recorded for each call's sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from tilewave.cost.work import UNSAID, CutProduct, CutTransfer, CutWork
+from tilewave.cost.work import CutProduct, CutTransfer, CutWork
 from tilewave.ir.host_program import Number, larger, rounded_up, smaller
 from tilewave.lang.constraints import (
     Constraint,
-    GridConstraint,
     HardwareConstraint,
-    ReorderingConstraint,
     SplitConstraint,
     TilingConstraint,
     WaveConstraint,
     WorkgroupConstraint,
-    WorkgroupMapping,
 )
 from tilewave.lang.symbols import Expression, Symbol, rounded_where_open
 from tilewave.lang.windows import followed
 from tilewave.trace import DimensionWindow, TileProduct, TileTransfer, TileWork
-from tilewave.tune.space import IN_PLACE, NUM_STAGES, SPLIT
-
-Config = Mapping[Symbol, int]
-"""A value for each symbol that is to be decided."""
 
 
-@dataclass(frozen=True)
-class TiledProblem:
-    """A kernel whose sizes are known and whose tiles are not."""
-
-    work: TileWork
-    constraints: tuple[Constraint, ...]
-    values: Mapping[Symbol, Any]
-    """Sizes and other symbols, as far as they are known."""
-    in_fixed_order: bool = False
-    """Whether results are batch-invariant."""
-
-    def sized(self, sizes: Mapping[Symbol, int]) -> TiledProblem:
-        return replace(self, values={**self.values, **sizes})
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether the author gives the order of tiles, or loops over them."""
-        return any(isinstance(c, (WorkgroupMapping, ReorderingConstraint, GridConstraint)) for c in self.constraints)
-
-    @property
-    def has_tile_order(self) -> bool:
-        """Whether workgroups share operands, so that the order of tiles makes a difference."""
-        grid = [c for c in self.constraints if isinstance(c, WorkgroupConstraint) and c.primary]
-        return len(self.work.products) == 1 and len(grid) > 1
-
-    def cut(self, config: Config) -> CutWork:
-        """Return the launch that a config makes of the problem."""
-        work = _Cutting(self, {**self.values, **config}).work()
-        knobs = config.get(SPLIT, work.split), config.get(NUM_STAGES, UNSAID), config.get(IN_PLACE, UNSAID)
-        return replace(work, in_fixed_order=self.in_fixed_order).with_knobs(*knobs)
+def cut_work(work: TileWork, constraints: Sequence[Constraint], values: Mapping[Symbol, Any]) -> CutWork:
+    """Return the launch of a kernel with these constraints and values of its symbols."""
+    return Cutting(work, constraints, values).work()
 
 
 def around(t: TileTransfer) -> tuple[Any, ...]:
@@ -72,18 +37,18 @@ def around(t: TileTransfer) -> tuple[Any, ...]:
     return walked
 
 
-class _Cutting:
-    """A problem whose every symbol has a value."""
+class Cutting:
+    """A kernel's work whose every symbol has a value."""
 
-    def __init__(self, problem: TiledProblem, values: Mapping[Symbol, Any]) -> None:
-        self.problem, self.values = problem, values
+    def __init__(self, of: TileWork, constraints: Sequence[Constraint], values: Mapping[Symbol, Any]) -> None:
+        self.of, self.values = of, values
         self.grid: dict[Symbol, Number] = {}
         self.steps: dict[Symbol, Number] = {}
         self.waves: dict[Symbol, int] = {}
         self.goes_with: dict[Symbol, Number] = {}
         self.sizes: dict[Any, Number] = {}
         self.split, self.wish = 1, ""
-        for c in problem.constraints:
+        for c in constraints:
             match c:
                 case WorkgroupConstraint(primary=True):
                     self.grid[c.dim] = self.number(c.tile)
@@ -128,8 +93,8 @@ class _Cutting:
         return rounded_up(self.size(dim), self.extent(dim))
 
     def work(self) -> CutWork:
-        products = tuple(map(self.product, self.problem.work.products))
-        transfers = tuple(map(self.transfer, self.problem.work.transfers))
+        products = tuple(map(self.product, self.of.products))
+        transfers = tuple(map(self.transfer, self.of.transfers))
         steps: Number = 1
         for times in [*(p.times for p in products), *(t.times for t in transfers)]:
             steps = larger(steps, times)
@@ -156,15 +121,15 @@ class _Cutting:
         return CutTransfer(t.memory, *facts, array, row, elements, along, self.is_across(t))
 
     def is_across(self, t: TileTransfer) -> bool:
-        products = self.problem.work.products
+        products = self.of.products
         return len(products) == 1 and not t.is_written and products[0].depth in t.dims[:-1]
 
     def times(self, walked: tuple[Any, ...]) -> Number:
         return prod(self.count(d) for d in walked)
 
     def waves_of_product(self) -> tuple[int, int] | None:
-        if not self.waves or not self.problem.work.products:
+        if not self.waves or not self.of.products:
             return None
-        first = self.problem.work.products[0]
+        first = self.of.products[0]
         rows, cols = (-(-self.extent(d) // self.waves[d]) if d in self.waves else 1 for d in (first.rows, first.cols))
         return rows, cols

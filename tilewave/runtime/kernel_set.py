@@ -8,66 +8,47 @@ call wait for its best kernel instead.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
-import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from tilewave.errors import TilewaveError
-from tilewave.forks import LOCKS
-from tilewave.lang.kernel import WaveKernel, parameters_of
-from tilewave.lang.symbols import Symbol
-from tilewave.lang.types import MemoryType
-from tilewave.tune.choose import TileChoice
-from tilewave.tune.chosen import take
+from tilewave.runtime.background import BACKGROUND_WORK, STATE
 
 BACKGROUND = "TILEWAVE_BACKGROUND"
 KEPT_SIZES = 4096
 """The most sizes whose kernel is remembered; one more clears them all."""
-MOST_THREADS = 2
-EXIT_SECONDS = 10.0
-"""How long the end of the process waits for a compilation that runs."""
-STATE = threading.RLock()
-"""Held for moments only, never while something is compiled."""
-LOCKS.append(STATE)
+
+
+Sizes = Mapping[Any, int]
+"""The dynamic sizes of a call, by their symbols."""
+
+
+class KernelConfig(Protocol):
+    """A config; equal texts are equal configs."""
+
+    @property
+    def text(self) -> str: ...
+
+
+C = TypeVar("C", bound=KernelConfig)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class GivenSize:
-    """A dynamic size, and the array and axis of a call that it is read from."""
-
-    symbol: Symbol
-    array: int
-    axis: int
-
-
-def given_sizes(kernel: WaveKernel, left_open: Sequence[Symbol]) -> tuple[GivenSize, ...]:
-    """Return the first array and axis of each dynamic size."""
-    found: dict[Symbol, GivenSize] = {}
-    arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
-    for at, kind in enumerate(arrays):
-        for axis, dim in enumerate(kind.dims):
-            if isinstance(dim, Symbol) and dim in left_open:
-                found.setdefault(dim, GivenSize(dim, at, axis))
-    return tuple(found.values())
-
-
-class Maker(Protocol[T]):
+class Maker(Protocol[C, T]):
     """Chooses and compiles the kernels of a set."""
 
-    def choices(self, sizes: Mapping[Symbol, int]) -> list[TileChoice]:
+    def choices(self, sizes: Sizes) -> list[C]:
         """Return the choices for sizes, the best first."""
 
-    def time(self, sizes: Mapping[Symbol, int]) -> None:
+    def time(self, sizes: Sizes) -> None:
         """Time configs for the class of these sizes, where that is asked for and not known."""
 
-    def make(self, choice: TileChoice) -> T:
+    def make(self, choice: C) -> T:
         """Compile the kernel of a choice."""
+
+    def first(self, choices: Sequence[C], make: Callable[[C], T]) -> T:
+        """Return what `make` gives for the first choice that can be compiled; an error where none can."""
 
     def quick(self) -> Callable[[Sequence[int]], str] | None:
         """Return a function from sizes to the text of the best config; None where machine code cannot compute it."""
@@ -75,14 +56,12 @@ class Maker(Protocol[T]):
     def prepare(self, made: T, arrays: Sequence[Any]) -> None:
         """Do all that a call with such arrays would wait for."""
 
-    def nothing_fits(self) -> TilewaveError:
-        """Return the error where there is no choice."""
 
-
-class KernelSet(Generic[T]):
+class KernelSet(Generic[C, T]):
     """The kernels of one author's kernel, by config."""
 
-    def __init__(self, passed: tuple[GivenSize, ...], maker: Maker[T]) -> None:
+    def __init__(self, passed: Mapping[Any, tuple[int, int]], maker: Maker[C, T]) -> None:
+        """`passed` has the dynamic sizes, each with the array and axis of a call that it is read from."""
         self.passed, self.maker = passed, maker
         self.by_size: dict[tuple[int, ...], T] = {}
         self.made: dict[str, T] = {}
@@ -91,7 +70,7 @@ class KernelSet(Generic[T]):
         """Configs that are to be compiled in the background, or were."""
         self.refused: set[str] = set()
         """Configs that cannot be compiled."""
-        self.ranked: dict[tuple[int, ...], list[TileChoice]] = {}
+        self.ranked: dict[tuple[int, ...], list[C]] = {}
         """The choices for sizes that have no settled kernel yet."""
         self.quick: Callable[[Sequence[int]], str] | None = None
         """Finds the best config by machine code, once that has been recorded in the background."""
@@ -99,22 +78,25 @@ class KernelSet(Generic[T]):
     def of(self, shapes: Sequence[tuple[int, ...]], arrays: Sequence[Any] = ()) -> T:
         """Return the kernel for arrays of these shapes."""
         try:
-            key = tuple([shapes[one.array][one.axis] for one in self.passed])
+            key = self._key(shapes)
         except IndexError:  # an array has too few axes, which the kernel's check of its arguments reports
             return next(iter(self.made.values()))
         return self.by_size.get(key) or self._new(key, arrays)
 
-    def near(self, sizes: Mapping[Symbol, int]) -> T:
+    def near(self, sizes: Sizes) -> T:
         """Return the kernel for calls with these sizes."""
-        return self._new(tuple(sizes[one.symbol] for one in self.passed), ())
+        return self._new(tuple(sizes[symbol] for symbol in self.passed), ())
 
-    def choice(self, shapes: Sequence[tuple[int, ...]]) -> TileChoice:
+    def choice(self, shapes: Sequence[tuple[int, ...]]) -> C:
         """Return the best choice for arrays of these shapes, whether or not it is compiled."""
-        return self.maker.choices({one.symbol: shapes[one.array][one.axis] for one in self.passed})[0]
+        return self.maker.choices(self._sizes(self._key(shapes)))[0]
 
     def is_settled(self, shapes: Sequence[tuple[int, ...]]) -> bool:
         """Return whether calls with these shapes have their best kernel, so that they may be replayed."""
-        return tuple(shapes[one.array][one.axis] for one in self.passed) in self.by_size
+        return self._key(shapes) in self.by_size
+
+    def _key(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        return tuple([shapes[array][axis] for array, axis in self.passed.values()])
 
     def _new(self, key: tuple[int, ...], arrays: Sequence[Any]) -> T:
         """Return the kernel for sizes that have no settled one yet."""
@@ -136,7 +118,7 @@ class KernelSet(Generic[T]):
             self._compile_later(best, arrays)
         return usable
 
-    def _ranked(self, key: tuple[int, ...]) -> list[TileChoice]:
+    def _ranked(self, key: tuple[int, ...]) -> list[C]:
         """Return the choices for sizes, the best first, remembered until the sizes have a settled kernel."""
         found = self.ranked.get(key)
         if found is None:
@@ -145,10 +127,10 @@ class KernelSet(Generic[T]):
             found = self.ranked[key] = self.maker.choices(self._sizes(key))
         return found
 
-    def _sizes(self, key: tuple[int, ...]) -> dict[Symbol, int]:
-        return {one.symbol: size for one, size in zip(self.passed, key, strict=True)}
+    def _sizes(self, key: tuple[int, ...]) -> Sizes:
+        return dict(zip(self.passed, key, strict=True))
 
-    def _compile_later(self, choice: TileChoice, arrays: Sequence[Any]) -> None:
+    def _compile_later(self, choice: C, arrays: Sequence[Any]) -> None:
         with STATE:
             is_new = choice.text not in self.waiting
             self.waiting.add(choice.text)
@@ -162,19 +144,19 @@ class KernelSet(Generic[T]):
         self.ranked.pop(key, None)
         return found
 
-    def _made(self, choices: Sequence[TileChoice]) -> T:
+    def _made(self, choices: Sequence[C]) -> T:
         """Return the kernel of the first choice that compiles; the caller waits."""
 
-        def made(choice: TileChoice) -> T:
+        def made(choice: C) -> T:
             found = self.made.get(choice.text)
             return self.made.setdefault(choice.text, self.maker.make(choice)) if found is None else found
 
-        return take(choices, made, self.maker.nothing_fits)
+        return self.maker.first(choices, made)
 
     def _record(self) -> None:
         self.quick = self.maker.quick()
 
-    def _compile(self, choice: TileChoice, arrays: Sequence[Any]) -> None:
+    def _compile(self, choice: C, arrays: Sequence[Any]) -> None:
         """Compile a config in the background; one that cannot be compiled is left out from then on."""
         try:
             found = self.maker.make(choice)
@@ -191,52 +173,3 @@ def must_wait() -> bool:
     # Another thread may be importing torch.
     is_deterministic = getattr(sys.modules.get("torch"), "are_deterministic_algorithms_enabled", None)
     return is_deterministic is not None and bool(is_deterministic())
-
-
-class _BackgroundWork:
-    """A few threads that end with the process; a forked child begins with none."""
-
-    def __init__(self) -> None:
-        self.jobs: deque[Callable[[], None]] = deque()
-        self.threads: set[threading.Thread] = set()
-
-    def add(self, job: Callable[[], None]) -> None:
-        with STATE:
-            self.jobs.append(job)
-            if len(self.threads) < MOST_THREADS:
-                thread = threading.Thread(target=self._run, name="tilewave", daemon=True)
-                self.threads.add(thread)
-                thread.start()
-
-    def _run(self) -> None:
-        while True:
-            with STATE:
-                if not self.jobs:
-                    self.threads.discard(threading.current_thread())
-                    return
-                job = self.jobs.popleft()
-            try:
-                job()
-            except BaseException:
-                with STATE:
-                    self.threads.discard(threading.current_thread())  # the next job starts another
-                raise
-
-    def wait(self) -> None:
-        """Wait until nothing is left to compile."""
-        while threads := [*self.threads]:
-            threads[0].join()
-
-    def end(self) -> None:
-        """Drop what has not begun, and wait for what runs."""
-        self.jobs.clear()
-        for thread in [*self.threads]:
-            thread.join(EXIT_SECONDS)
-
-    def forget(self) -> None:
-        self.jobs, self.threads = deque(), set()
-
-
-BACKGROUND_WORK = _BackgroundWork()
-atexit.register(BACKGROUND_WORK.end)
-os.register_at_fork(after_in_child=BACKGROUND_WORK.forget)

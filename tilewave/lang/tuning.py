@@ -1,17 +1,15 @@
-"""`Tune(BLOCK_M=(64, 128))` and `@autotune(configs=[…])`: the search space of a kernel, given next to it."""
+"""`Tune(BLOCK_M=(64, 128))` and `@autotune(configs=[…])`: the search space that an author gives next to a kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewave.cost.work import UNSAID
 from tilewave.errors import Loc, SymbolError, TilewaveError, here
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
 from tilewave.mapping import as_mapping
 from tilewave.renamed import current_options
-from tilewave.tune.space import KNOBS, Decision, Space
 
 
 @dataclass(frozen=True, init=False)
@@ -46,35 +44,15 @@ class Tune:
         object.__setattr__(self, "loc", loc)
         object.__setattr__(self, "configs", () if configs is None else _configs(configs, loc))
 
-    def of(self, space: Space) -> Space:
-        """The space with these values, or of these configs."""
-        known = [s.name for s in space.symbols]
-        for name in self.names:
-            if name not in known and name not in KNOBS.values():
-                remedy = f"what can be tuned: {', '.join(known) or 'nothing'}"
-                raise SymbolError(f"{self._called}: {name} cannot be tuned here", loc=self.loc, remedy=remedy)
-        if self.configs:
-            return self._of_configs(space)
-        given = dict(self.values)
-        return Space(tuple(_with(d, given.get(d.symbol.name)) for d in space.decisions))
-
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the symbols that it gives values for."""
         return tuple(dict.fromkeys(name for values in (self.values, *self.configs) for name, _ in values))
 
     @property
-    def _called(self) -> str:
+    def called(self) -> str:
+        """What its author wrote."""
         return "autotune" if self.configs else "Tune"
-
-    def _of_configs(self, space: Space) -> Space:
-        configs = [dict(config) for config in self.configs]
-        for config in configs:
-            if missing := [s.name for s in space.tiles if s.name not in config]:
-                what = f"autotune: a config gives no {', '.join(missing)}: {config}"
-                raise SymbolError(what, loc=self.loc, remedy="give every tile size in each config")
-        found = [tuple(config.get(s.name, UNSAID) for s in space.symbols) for config in configs]
-        return Space(space.decisions, tuple(dict.fromkeys(found)))
 
 
 def autotune(configs: Sequence[Mapping[Symbol | str, int]]) -> Callable[[WaveKernel], WaveKernel]:
@@ -106,11 +84,6 @@ def _configs(given: Sequence[Mapping[Symbol | str, int]], loc: Loc) -> tuple[tup
         raise SymbolError("autotune: configs is empty", loc=loc, remedy="give two configs at least")
     named = [current_options("autotune", {str(name): n for name, n in one.items()}) for one in given]
     return tuple(tuple((name, _numbers(name, n, loc)[0]) for name, n in one.items()) for one in named)
-
-
-def _with(d: Decision, values: tuple[int, ...] | None) -> Decision:
-    """A value that its author names is tried, however long the dim is."""
-    return d if values is None else Decision(d.symbol, d.role, values)
 
 
 def _numbers(name: str, given: int | Iterable[int], loc: Loc) -> tuple[int, ...]:

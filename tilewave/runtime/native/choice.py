@@ -1,7 +1,7 @@
 """The best config for the sizes of a call, found by machine code in microseconds.
 
-The cost model runs once on recorded numbers for all configs of a kernel set; what it computes is a `HostProgram`, which
-the runtime's machine code evaluates for the sizes of each call.
+The formula of each config's time runs once on recorded numbers; what the formulas compute is a `HostProgram`, which
+machine code evaluates for the sizes of each call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from tilewave.errors import TilewaveError
 from tilewave.ir.host_program import HostProgram, Number, Recorder, remainder, smaller
-from tilewave.lang.symbols import Symbol
 from tilewave.runtime.native.engine import engine
 from tilewave.runtime.native.records import NativeRecord, in_memory, words
 
@@ -31,20 +30,17 @@ class NativeChoice:
     """The numbers of each thread's last evaluation, which the next one overwrites."""
 
     @staticmethod
-    def of(
-        symbols: Sequence[Symbol], picoseconds: Sequence[Callable[[dict[Symbol, Number]], Number]]
-    ) -> NativeChoice | None:
-        """Return the program for sizes of these symbols; None where a config's time cannot be recorded."""
-        recorder = Recorder(len(symbols))
-        sizes = dict(zip(symbols, recorder.given, strict=True))
+    def of(count: int, times: Sequence[Callable[[Sequence[Number]], Number]]) -> NativeChoice | None:
+        """Return the program for so many sizes; None where a config's time cannot be recorded."""
+        recorder = Recorder(count)
         best: Number = None
         try:
-            for at, time in enumerate(picoseconds):
-                weighed = time(sizes) * len(picoseconds) + at
+            for at, time in enumerate(times):
+                weighed = time(recorder.given) * len(times) + at
                 best = weighed if best is None else smaller(best, weighed)
         except (TypeError, TilewaveError):  # an expression of sizes that a program cannot compute
             return None
-        program, [[result]] = recorder.finished([remainder(best, len(picoseconds))])
+        program, [[result]] = recorder.finished([remainder(best, len(times))])
         return NativeChoice(program, result, in_memory(program), threading.local())
 
     def __call__(self, sizes: Sequence[int]) -> int:

@@ -1,0 +1,94 @@
+"""The backward pass of attention in five products on an NVIDIA GPU, beside cuDNN's and our pair of kernels.
+
+    python benchmarks/attention_fused_backward_h200.py [--head 128 64] [--seq 4096 16384] [--rounds 11]
+                                                       [--adding IN_TURNS ATOMICALLY]
+
+16k tokens of 2048 elements in all heads together, full and causal, f16. Each contestant is a CUDA graph of its whole
+backward pass, all helper kernels included; graphs take turns, in a new order each round. Printed are the median ratio
+of cuDNN's time to each of ours with half the distance of the quartiles (above 1: faster than cuDNN), errors against
+float64 in one head, whether 20 runs had the same bits, and the launches of the five products alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from attention_backward_h200 import CUDNN, DTYPES, OURS, Case, Tensors, measured, ratio
+
+from tilewave.kernels.attention_fused_backward import Adding
+from tilewave.kernels.attention_gradients import WantedGradients
+from tilewave.kernels.attentions import AttentionAsked
+from tilewave.ops.attending_backward import attention_backward
+from tilewave.torch.tensors import LIBRARY
+
+RUNS = 20
+
+
+def fused(tensors: Tensors, adding: Adding) -> Any:
+    """Return the work of a backward pass in five products, which has run."""
+    q, k, v = (x.detach() for x in tensors.inputs)
+    causal = tensors.case.is_causal
+    y, lse = torch.ops.tilewave.attention(q, k, v, None, causal, None, None, None)
+    given = q, k, v, None, y, lse, tensors.grad, None, None
+    work = attention_backward.work(LIBRARY, *given, AttentionAsked(causal), WantedGradients(), adding)
+    work.run()
+    torch.cuda.synchronize()
+    return work
+
+
+def gradients(work: Any) -> list[Any]:
+    work.run()
+    torch.cuda.synchronize()
+    return [work.results[f"grad_{name}"].clone() for name in "qkv"]
+
+
+def reported(case: Case, rounds: int, ways: list[Adding]) -> None:
+    tensors = Tensors(case)
+    works = {f"five products, {adding.value}": fused(tensors, adding) for adding in ways}
+    want = tensors.in_float64()
+    calls = {name: tensors.backward(name) for name in (OURS, CUDNN)}
+    errors = {name: tensors.errors(call(), want) for name, call in calls.items()}
+    same: dict[str, bool] = {}
+    for name, work in works.items():
+        first = gradients(work)
+        errors[name] = tensors.errors(first, want)
+        runs = (gradients(work) for _ in range(RUNS))
+        same[name] = all(torch.equal(a, b) for found in runs for a, b in zip(first, found, strict=True))
+    times = measured({**calls, **{name: work.run for name, work in works.items()}}, tensors.stream, rounds)
+    print(f"{case}: cuDNN {1e-6 * case.operations / median(times[CUDNN]):.0f} TFLOP/s")
+    for name, each in times.items():
+        found, spread = ratio(times[CUDNN], each)
+        off = " ".join(f"{x:.1e}" for x in errors[name])
+        print(
+            f"    {name:28} {found:.3f} ±{spread:.3f}, off by {off}, the same bits: {same.get(name, '-')}", flush=True
+        )
+    for name, work in works.items():
+        parts = {f"{i} {one.kernel.name}": partial(one) for i, one in enumerate(work.launches)}
+        alone = measured(parts, tensors.stream, rounds)
+        print(f"    {name}:", ", ".join(f"{part} {median(each):.1f} µs" for part, each in alone.items()), flush=True)
+    most = DTYPES[case.dtype][2]
+    assert max(x for each in errors.values() for x in each) < most, f"{case}: wrong"
+    assert same.get(f"five products, {Adding.IN_TURNS.value}", True), f"{case}: other bits in another run"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--head", type=int, nargs="+", default=[128, 64])
+    parser.add_argument("--seq", type=int, nargs="+", default=[4096, 16384])
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--adding", nargs="+", choices=[way.name for way in Adding], default=[w.name for w in Adding])
+    options = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
+    for head in options.head:
+        for seq in options.seq:
+            for is_causal in (False, True):
+                ways = [Adding[name] for name in options.adding]
+                reported(Case(head, seq, is_causal, "f16", 1), options.rounds, ways)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""The backward pass of attention in one kernel of five products, in turns and by atomics, against float64."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from attention_gradient_cases import CASES, LONG, TILES, Case, Exact, run
+from hopper_kernels import changed, ops
+from kernels import poisoned
+
+from tilewave import *
+from tilewave.errors import InterpreterError
+from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.ops import Barrier, Loop, PassTurn, WaitMma, WaitTurn, Wgmma
+from tilewave.kernels import AttentionTile, Heads, Scores
+from tilewave.kernels.attention_fused_backward import (
+    Adding,
+    attention_fused_backward_kernel,
+    attention_query_gradients_kernel,
+)
+from tilewave.kernels.attention_gradients import attention_deltas_kernel
+
+
+class Gradients:
+    """The arrays of a call, with outputs that are poisoned, and sums and turns that begin with 0."""
+
+    def __init__(self, case, dtype, adding):
+        self.case, self.dtype, self.adding = case, dtype, adding
+        self.exact, self.heads = Exact(case, dtype), Heads(case.size, case.size_v, case.sharing)
+        self.row = (1, 2 * case.sharing, case.queries)
+        rows = (1, 2, case.sharing, case.queries)
+        self.delta, self.base2 = (poisoned(rows, f32) for _ in range(2))
+        self.sums, self.turns = np.zeros((*rows, case.size), np.float32), np.zeros(rows, np.int32)
+        exact = self.exact
+        self.found = {name: poisoned(x.shape, dtype) for name, x in (("grad_q", exact.q), ("grad_k", exact.k))}
+        self.found["grad_v"] = poisoned(exact.v.shape, dtype)
+
+    def by_head(self, x):
+        return None if x is None else x.reshape(self.row + x.shape[4:])
+
+    def by_group(self, x):
+        return x if self.case.sharing > 1 else self.by_head(x)
+
+    def kernel(self, tile):
+        bias = self.dtype if self.case.biased else None
+        facts = tile, self.heads, self.case.scores, f32, self.dtype, self.adding
+        return attention_fused_backward_kernel(*facts, bias)
+
+    def arrays(self):
+        """Return the arguments of the kernel, after the statistics of rows are computed."""
+        exact = self.exact
+        y, lse = exact.y.astype(self.dtype.numpy), exact.lse.astype(np.float32)
+        deltas = attention_deltas_kernel(self.case.size_v, f32, self.dtype, self.dtype)
+        run(deltas, "numpy", *map(self.by_head, (y, exact.grad, lse, self.delta, self.base2)))
+        rows = map(self.by_group, (exact.grad, exact.bias, self.base2, self.delta))
+        turns = self.by_group(self.turns) if self.adding is Adding.IN_TURNS else None
+        outputs = self.found["grad_k"], self.found["grad_v"], self.by_group(self.sums), turns
+        return [x for x in (self.by_group(exact.q), exact.k, exact.v, *rows, *outputs) if x is not None]
+
+    def check(self, way):
+        kernel = attention_query_gradients_kernel(self.case.size, self.case.scores.scale, f32, self.dtype)
+        run(kernel, way, *map(self.by_head, (self.sums, self.found["grad_q"])))
+        for name, x in self.found.items():
+            self.exact.check(name, x)
+
+
+EMULATED = ("both sides", "capped")
+"""The cases that are emulated on AMD chips, which takes long: one with windows, and one with shared heads."""
+
+
+def cases():
+    for way in TILES:
+        for name in EMULATED if way in ("gfx942", "gfx950") else CASES:
+            yield from ((way, name, adding) for adding in Adding if adding is Adding.IN_TURNS or name == "plain")
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize(("way", "name", "adding"), list(cases()))
+def test_gradients(way, name, adding):
+    cases, dtype = (LONG, bf16 if name == "causal" else f16) if "sm_90a" in way else (CASES, f16)
+    made = Gradients(cases[name], dtype, adding)
+    run(made.kernel(TILES[way]), way, *made.arrays())
+    made.check("numpy" if "sm_90a" in way else way)
+
+
+def test_a_window_leaves_out_blocks_of_keys_and_turns_begin_with_the_first_that_is_left():
+    case = Case(64, 96, Scores(0.2, causal=True, window=9))
+    made = Gradients(case, f16, Adding.IN_TURNS)
+    run(made.kernel(AttentionTile(16, 16)), "numpy", *made.arrays())
+    made.check("numpy")
+    assert made.turns.reshape(-1, 64)[0][::16].tolist() == [2, 2, 2, 2]
+
+
+# on Hopper ---------------------------------------------------------------------------------------------------------
+
+HEADS = Case(100, 260, Scores(0.1, causal=True), size=128, size_v=128)
+
+
+@cache
+def hopper(adding=Adding.IN_TURNS):
+    made = Gradients(HEADS, f16, adding)
+    sizes = {sym.B: 1, sym.H_KV: 2, sym.M: HEADS.queries, sym.K2: HEADS.keys}
+    return made, made.kernel(AttentionTile(64, 128, 4)).compile(target="sm_90a", subs=sizes)
+
+
+def outputs(lanes, seed=0):
+    made = Gradients(HEADS, f16, Adding.IN_TURNS)
+    interpret_lanes(lanes, made.arrays(), {}, "random", seed)
+    return made
+
+
+def test_two_warpgroups_share_each_product_and_keys_are_loaded_once():
+    _, compiled = hopper()
+    assert {op.shape[:2] for op in ops(compiled.build.lanes, Wgmma)} == {(64, 64), (64, 128)}
+    assert compiled.resources.loads == ()
+    assert compiled.resources.waves == (12, 1)
+
+
+def test_heads_of_128_are_right_with_the_same_bits_in_every_order():
+    _, compiled = hopper()
+    found = [outputs(compiled.build.lanes, seed) for seed in range(2)]
+    assert found[0].sums.tobytes() == found[1].sums.tobytes()
+    found[0].check("numpy")
+
+
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [(WaitTurn, "without a turn"), (PassTurn, "that it did not pass|has not passed|no earlier workgroup passes on")],
+)
+def test_a_deleted_turn_is_found(cls, said):
+    lanes = hopper()[1].build.lanes
+    for which in range(len(ops(lanes, cls))):
+        with pytest.raises(InterpreterError, match=said):
+            outputs(changed(lanes, cls, which, lambda op: []))
+
+
+def test_sums_of_queries_are_added_while_those_of_keys_are_multiplied():
+    """The gradients of the queries of one step are multiplied first in the next one."""
+    lanes = hopper()[1].build.lanes
+    (loop,) = [op for op in ops(lanes, Loop) if any(isinstance(x, WaitMma) for x in op.body.ops)]
+    order = [op for op in loop.body.ops if isinstance(op, (Wgmma, WaitMma, WaitTurn, PassTurn))]
+    names = [type(op).__name__ for op in order]
+    assert names[:3] == ["WgmmaShared", "WgmmaRegisters", "WgmmaRegisters"]
+    assert names[3:6] == ["WaitMma", "WaitTurn", "PassTurn"]
+    assert order[3].sums == order[0].result and order[3].pending == 2
+    assert names[6:] == ["WaitMma", "WaitMma", "WgmmaShared", "WgmmaShared", "WaitMma", "WaitMma"]
+
+
+def test_a_deleted_barrier_around_the_gradients_of_scores_is_found():
+    """Before and after they are stored, in the first step and in the others; before the first store none is needed."""
+    lanes = hopper()[1].build.lanes
+    barriers = [i for i, op in enumerate(ops(lanes, Barrier)) if op.waves == 8]
+    assert len(barriers) == 4
+    for which in barriers[1:]:
+        loose = changed(lanes, Barrier, which, lambda op: [])
+        with pytest.raises(InterpreterError, match=r"with no barrier between|with no wait between"):
+            for seed in range(8):
+                outputs(loose, seed)

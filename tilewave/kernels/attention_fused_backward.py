@@ -1,0 +1,195 @@
+"""The backward pass of attention in one kernel of five products: gradients of queries are added by many workgroups.
+
+    s = q · kᵀ      g · vᵀ      dv += pᵀ · g      dk += dsᵀ · q      dq += ds · k
+
+A workgroup has a tile of keys and loops over the queries that see it. The sums of queries are in an array of f32 in
+memory, to which the workgroups of a head add in turns, block of keys by block of keys, or atomically, in any order.
+Heads and batches are the first axes of the grid: workgroups that run at once add to different heads, and hardly wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+from tilewave.backend.targets import target_on
+from tilewave.errors import CallError, here
+from tilewave.ir.types import I32, DType
+from tilewave.kernels.attention_gradients import G, GradientBlocks, KeySums, attention_deltas_kernel, by_group, call_of
+from tilewave.kernels.attentions import (
+    H_KV,
+    K1,
+    K2,
+    AttentionAsked,
+    AttentionTile,
+    B,
+    H,
+    Heads,
+    M,
+    N,
+    Scores,
+    looked_at_all,
+    power_between,
+    taking,
+)
+from tilewave.kernels.decode import KernelCall, Make
+from tilewave.lang.accesses import atomic_add, read, write
+from tilewave.lang.constraints import Constraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
+from tilewave.lang.kernel import WaveKernel, wave
+from tilewave.lang.ops import cast, first_index, maximum, scalar
+from tilewave.lang.ordered import ordered_add
+from tilewave.lang.products import mma
+from tilewave.machine.chips import CHIPS
+
+SUM_ROWS = 16
+"""Rows of a workgroup of `attention_query_gradients`."""
+ORDER = (H_KV, B, K2)
+"""The axes of the grid, the fastest first: few of the workgroups that run at once have the same head."""
+HEAD_SIZES = (64, 128)
+"""The heads whose sums fit into the registers of Hopper's consumer warpgroups."""
+
+
+class Adding(Enum):
+    """How workgroups add to the gradients of queries."""
+
+    IN_TURNS = "in turns"
+    ATOMICALLY = "atomically"
+    """The last bits of a result then differ from run to run."""
+
+
+@cache
+def attention_fused_backward_kernel(
+    tile: AttentionTile,
+    heads: Heads,
+    scores: Scores,
+    of: DType,
+    dtype: DType,
+    adding: Adding,
+    bias_dtype: DType | None = None,
+) -> WaveKernel:
+    """Return the kernel to grad_k[B, H_KV, K2, K1], grad_v[B, H_KV, K2, N] and sums_q[B, H_KV, G, M, K1].
+
+    It takes what `attention_keys_backward_kernel` takes. sums_q are the gradients of queries, not scaled yet, and
+    turns[B, H_KV, G, M] count the turns; both are 0 before the launch. There is no G where no heads share keys, and
+    there are no turns where the workgroups add atomically.
+    """
+    sums = FusedSums(GradientBlocks(tile, heads, scores, of, dtype, bias_dtype), ("grad_k", "grad_v"), adding)
+
+    def walk(**arrays: Any) -> None:
+        to = SimpleNamespace(**arrays)
+        totals = sums.totals(to)
+        write(cast(totals["grad_k"] * scores.scale, dtype), to.grad_k)
+        write(cast(totals["grad_v"], dtype), to.grad_v)
+
+    grouped = heads.sharing > 1
+    rows = (B, H_KV, G, M) if grouped else (B, H_KV, M)
+    shapes, dtypes = sums.blocks.inputs(rows)
+    shapes |= {"grad_k": (B, H_KV, K2, K1), "grad_v": (B, H_KV, K2, N), "sums_q": (*rows, K1), "turns": rows}
+    dtypes |= {"grad_k": dtype, "grad_v": dtype, "sums_q": of, "turns": I32 if adding is Adding.IN_TURNS else None}
+    tiles = {H_KV: 1, B: 1, K2: tile.keys}
+    each: list[Constraint] = [TilingConstraint(M, tile.queries)]
+    each += [WorkgroupConstraint(dim, tiles[dim], place) for place, dim in enumerate(ORDER)]
+    each += [TilingConstraint(G, 1)] if grouped else []
+    each += [WaveConstraint(K2, tile.keys // tile.waves)] if tile.waves > 1 else []
+    function = taking("attention_fused_backward", walk, shapes, dtypes, shared=("base2", "delta"))
+    return wave(each, subs=sums.blocks.subs)(function)
+
+
+@dataclass(frozen=True)
+class FusedSums(KeySums):
+    """The sums of a tile of keys, and its addends to the sums of the queries that see it."""
+
+    adding: Adding
+
+    def of_block(self, to: Any, keys: Any, outer: Any) -> None:
+        """Add a block's part of the gradients of its queries."""
+        blocks = self.blocks
+        part = mma(keys, cast(outer, blocks.dtype), blocks.zeros(B, H_KV, K1, M))
+        at = {G: first_index(G)} if blocks.heads.sharing > 1 else None
+        if self.adding is Adding.ATOMICALLY:
+            atomic_add(part, to.sums_q, at=at)
+        else:
+            ordered_add(part, to.sums_q, turns=to.turns, turn=self.turn(), at=at)
+
+    def bounds(self) -> tuple[Any, Any]:
+        """Return the first query that sees a key of the tile, and the end of those that do; None: no bound."""
+        scores, tile = self.blocks.scores, self.blocks.tile
+        first = first_index(K2) - scalar(K2) + scalar(M)
+        near = scores.window
+        start = first if scores.causal else None if near is None else first - (near - 1)
+        return start, None if near is None else first + (tile.keys - 1 + near)
+
+    def turn(self) -> Any:
+        """Return how many tiles of keys before this one are seen by a query of the block."""
+        near, keys = self.blocks.scores.window, self.blocks.tile.keys
+        own = first_index(K2) // keys
+        if near is None:
+            return own
+        first = first_index(M) + scalar(K2) - scalar(M) - (near - 1)
+        return own - maximum(first, scalar(0)) // keys
+
+
+@cache
+def attention_query_gradients_kernel(size: int, scale: float, of: DType, dtype: DType) -> WaveKernel:
+    """grad_q[B, H, M, K1] = scale · sums_q."""
+
+    def scaled(sums_q: Any, grad_q: Any) -> None:
+        write(cast(read(sums_q) * scale, dtype), grad_q)
+
+    row = (B, H, M, K1)
+    each = [WorkgroupConstraint(M, SUM_ROWS, 0), WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(B, 1, 3)]
+    function = taking(
+        "attention_query_gradients", scaled, {"sums_q": row, "grad_q": row}, {"sums_q": of, "grad_q": dtype}
+    )
+    return wave(each, subs={K1: size})(function)
+
+
+# which kernels a call launches --------------------------------------------------------------------------------------
+
+
+def fused_backward_tile(target: str, heads: Heads, queries: int, keys: int) -> AttentionTile | None:
+    """Return the tile for a target; None where there is none.
+
+    On Hopper warpgroups share the rows of each product, and those of the gradients of queries are elements of a head:
+    there are as many keys as these.
+    """
+    if target not in CHIPS:
+        return AttentionTile(power_between(16, queries, 64), power_between(16, keys, 64))
+    if CHIPS[target].tma is None:
+        return AttentionTile(32, 64, 4)
+    return AttentionTile(64, heads.size, 4) if heads.size == heads.size_v in HEAD_SIZES else None
+
+
+def attention_fused_backward_calls(
+    arrays: Mapping[str, Any], make: Make, asked: AttentionAsked, adding: Adding
+) -> list[KernelCall]:
+    """Return the kernels of a backward pass in five products, in order; an error where the target has no tile.
+
+    `arrays` are those of `attention_backward_calls`, with all three gradients, and none of a bias.
+    """
+    names = [name for name in ("q", "k", "v", "y", "lse", "grad", "bias", "grad_lse") if name in arrays]
+    views = looked_at_all("attention", {name: arrays[name] for name in names})
+    heads, (*row, _) = Heads.of("attention", views), views["q"].shape
+    of, dtypes = views["lse"].dtype, {name: view.dtype for name, view in views.items()}
+    target = target_on("attention", views["q"].device).name
+    tile = fused_backward_tile(target, heads, views["q"].shape[2], views["k"].shape[2])
+    if tile is None:
+        what = f"attention: {target} has no tile for heads of {heads.size} and {heads.size_v} in five products"
+        raise CallError(what, loc=here(), remedy="call attention_backward, which has a kernel for each sum")
+    scores = Scores.of("attention", heads, asked.scale, asked.causal, asked.window, asked.soft_cap).of_queries(row[-1])
+    scratch = {name: make(name, of, tuple(row)) for name in ("delta", "base2")}
+    cleared = (("sums_q", of), *((("turns", I32),) if adding is Adding.IN_TURNS else ()))
+    shapes = {"sums_q": (*row, heads.size), "turns": tuple(row)}
+    scratch |= {name: make(name, dtype, shapes[name]) for name, dtype in cleared}
+    every = {**arrays, **scratch}
+    facts = heads.size_v, of, dtypes["y"], dtypes["grad"], dtypes.get("grad_lse"), heads.size, cleared
+    fused = attention_fused_backward_kernel(tile, heads, scores, of, dtypes["q"], adding, dtypes.get("bias"))
+    of_keys = ("k", "v", "grad_k", "grad_v")
+    grouped = {name: x if name in of_keys else by_group(x, heads) for name, x in every.items()}
+    last = attention_query_gradients_kernel(heads.size, scores.scale, of, dtypes["q"])
+    calls = (attention_deltas_kernel(*facts), every), (fused, grouped), (last, every)
+    return [call_of(kernel, given) for kernel, given in calls]
