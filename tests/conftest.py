@@ -163,8 +163,8 @@ class IrItem(pytest.Item):
 SAMPLED = {"analysis", "backend", "emulator", "end_to_end", "interp", "kernels", "lang", "lower", "mapping", "ops"}
 SAMPLED |= {"passes", "runtime", "saved", "sim", "transform"}
 """Rooms of the most expensive tests: their sweeps over several parameters are sampled without a mark."""
-UNMARKED = 3
-"""One in so many cases of these sweeps belongs to every run, and one of each value."""
+UNMARKED = 4
+"""The share of these sweeps: of four cases, one belongs to every run."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -172,31 +172,31 @@ def pytest_collection_modifyitems(items):
     """Select a share of each sweep for every run, always the same cases, and mark the others slow."""
     sweeps = {}
     for item in items:
-        n, least = _share(item)
+        n = _share(item)
         if n > 1 and not item.get_closest_marker("slow"):
-            sweeps.setdefault((item.nodeid.partition("[")[0], n, least), []).append(item)
-    for (_, n, least), cases in sweeps.items():
-        kept = _one_in(n, cases, least)
+            sweeps.setdefault((item.nodeid.partition("[")[0], n), []).append(item)
+    for (_, n), cases in sweeps.items():
+        kept = _one_in(n, cases)
         for item in cases:
             if item.nodeid not in kept:
                 item.add_marker(pytest.mark.slow)
 
 
 def _share(item):
-    """Return n, of which one case runs, and how many cases a value has of which one runs in any case."""
+    """Return n: one case in n runs, and one of each value with n cases."""
     if share := item.get_closest_marker("share"):
-        return share.args[0], share.args[0]
+        return share.args[0]
     is_sweep = len(item.callspec.params) > 1 if hasattr(item, "callspec") else False
     room = item.nodeid.removeprefix("tests/").partition("/")[0]
-    return (UNMARKED, 1) if is_sweep and room in SAMPLED else (1, 1)
+    return UNMARKED if is_sweep and room in SAMPLED else 1
 
 
-def _one_in(n, cases, least):
-    """Return the ids of one case in n; among them is a case of each parameter's value that has `least` cases."""
+def _one_in(n, cases):
+    """Return the ids of one case in n; among them is a case of each parameter's value that has n cases."""
     drawn = sorted(cases, key=lambda item: crc32(item.nodeid.encode()))
     values = {item.nodeid: _values(item) for item in drawn}
     count = Counter(value for of_case in values.values() for value in of_case)
-    kept, left = [], {value for value, number in count.items() if number >= least}
+    kept, left = [], {value for value, number in count.items() if number >= n}
     while left:  # the case with the most values that no other has yet
         kept.append(max(values, key=lambda name: len(values[name] & left)))
         left -= values[kept[-1]]

@@ -6,7 +6,6 @@ second time as an object. One kernel in eight is compiled as for users, always t
 in `make test-slow` and in tests of backends, saved kernels and tuning.
 """
 
-import re
 from functools import cache, lru_cache
 from zlib import crc32
 
@@ -16,9 +15,23 @@ from sampled import ALL
 from tilewave.backend.cpu.instruction_sets import host_instruction_set
 from tilewave.backend.llvm_child import LlvmMachine, ObjectCode, choose_strength_reduction, compile_here, optimized
 
-OF_MEANING = {"analysis", "end_to_end", "fuzz", "in_torch", "interp", "kernels", "lang", "ops", "passes", "transform"}
-OF_MEANING |= {"test_documents.py"}
+OF_MEANING = {
+    "analysis",
+    "bench",
+    "cli",
+    "end_to_end",
+    "fuzz",
+    "in_torch",
+    "interp",
+    "kernels",
+    "lang",
+    "ops",
+    "passes",
+}
+OF_MEANING |= {"transform", "test_documents.py"}
 """Rooms of tests that look at results alone, not at machine code for CPUs."""
+EMULATED = ("direct_to_shared", "kloop", "layouts", "lowering", "open_sizes")
+"""Modules `test_amd_…` of tests/backend/amd that read and emulate code of AMD chips as text."""
 COMPILED_AS_FOR_USERS = 8
 """One in so many kernels is."""
 KEPT = 200
@@ -32,8 +45,9 @@ def compiled_once(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
 
 def quick_code(test: str, llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     """Return the code of a kernel in a test, given by its id."""
-    room = re.split("/|::", test.removeprefix("tests/"))[0]
-    if ALL or room not in OF_MEANING or crc32(llvm_ir.encode()) % COMPILED_AS_FOR_USERS == 0:
+    parts = test.partition("::")[0].removeprefix("tests/").split("/")
+    is_meant = parts[0] in OF_MEANING or parts[-1] in {f"test_amd_{name}.py" for name in EMULATED}
+    if ALL or not is_meant or crc32(llvm_ir.encode()) % COMPILED_AS_FOR_USERS == 0:
         return compiled_once(llvm_ir, machine)
     if machine == _here():
         return unoptimized(llvm_ir, machine)

@@ -1,6 +1,6 @@
 """One public class name means one thing in the whole package."""
 
-import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,7 +13,6 @@ def test_a_public_class_name_means_one_thing():
     package = Path(tilewave.__file__).parent
     homes = defaultdict(list)
     for path in sorted(package.rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes[node.name].append(path.relative_to(package).as_posix())
+        for name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text(), re.MULTILINE):
+            homes[name].append(path.relative_to(package).as_posix())
     assert {name for name, files in homes.items() if len(files) > 1} == {*TWICE}

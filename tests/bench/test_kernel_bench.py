@@ -381,9 +381,17 @@ def gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", gpu)
     monkeypatch.setattr(measure.time, "sleep", lambda seconds: None)
 
+    results = {}
+
     def compute(self, *tensors):
-        def work():
-            self.interpret(*(t.array for t in tensors))
+        *inputs, out = (t.array for t in tensors)
+        given = (id(self), *(a.tobytes() for a in inputs))
+
+        def work():  # calls are many, and most have the same operands
+            if given not in results:
+                self.interpret(*inputs, out)
+                results[given] = out.copy()
+            out[...] = results[given]
 
         gpu.launch("ours", 0.8e-3, work)
 

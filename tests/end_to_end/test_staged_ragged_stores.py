@@ -1,5 +1,7 @@
 """Rows of a ragged grid are staged in shared memory: whole chunks are stored by TMA, others up to the group's end."""
 
+from functools import cache
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -29,6 +31,11 @@ def case(counts, cols, depth=64, more=9):
     return (x, w, ends), wanted
 
 
+@cache
+def compiled_for(target, *tile):
+    return grouped_product_kernel(GroupedTile(*tile), GroupedForm(bf16, bf16, i32)).compile(target)
+
+
 def want_near(y, wanted, rounded):
     found = y.astype(np.float64)
     assert np.array_equal(np.isnan(found), np.isnan(wanted))  # each row of a group, and no other row, is stored
@@ -46,8 +53,7 @@ def staged(compiled):
 @pytest.mark.parametrize("cols", [264, 72])
 def test_rows_before_the_end_are_stored_on_sm_90a(tile, counts, cols):
     arrays, wanted = case(counts, cols)
-    form = GroupedForm(bf16, bf16, i32)
-    compiled = grouped_product_kernel(GroupedTile(*tile), form).compile("sm_90a")
+    compiled = compiled_for("sm_90a", *tile)
     (op,) = staged(compiled)
     assert op.end and any(isinstance(op, TmaStore) for op in walk(compiled.ir().body))
     assert not any(isinstance(op, StoreEach) for op in walk(compiled.ir().body))
@@ -60,7 +66,7 @@ def test_rows_before_the_end_are_stored_on_sm_90a(tile, counts, cols):
 def test_transposed_rows_before_the_end_are_stored(counts):
     """48 rows are the columns of the transposed product."""
     arrays, wanted = case(counts, 136)
-    compiled = grouped_product_kernel(GroupedTile(48, 128, 64), GroupedForm(bf16, bf16, i32)).compile("sm_90a")
+    compiled = compiled_for("sm_90a", 48, 128, 64)
     assert next(s for s in compiled.steps if s.name == "transpose_mma").changed
     assert len(staged(compiled)) == 1
     y = np.full(wanted.shape, np.nan, ml_dtypes.bfloat16)
@@ -84,7 +90,7 @@ def test_unaligned_rows_are_stored_by_lanes(counts):
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
 def test_rows_before_the_end_are_stored_on_amd(target, counts):
     arrays, wanted = case(counts, 136)
-    compiled = grouped_product_kernel(GroupedTile(64, 128, 64), GroupedForm(bf16, bf16, i32)).compile(target)
+    compiled = compiled_for(target, 64, 128, 64)
     assert len(staged(compiled)) == 1
     y = np.full(wanted.shape, np.nan, ml_dtypes.bfloat16)
     assert not compiled.emulate(*arrays, y).findings

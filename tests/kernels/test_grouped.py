@@ -7,9 +7,10 @@ import pytest
 from tilewave import *
 from tilewave.errors import CallError, DTypeError
 from tilewave.kernels import grouped_product
-from tilewave.kernels.grouped import GroupedForm, grouped_product_kernel, grouped_tile_for
+from tilewave.kernels.grouped import GroupedForm, GroupedTile, grouped_product_kernel, grouped_tile_for
 
 COUNTS = [3, 0, 37, 17, 0, 33]
+CHOSEN, SMALL = grouped_tile_for(47, 4, f16), GroupedTile(16, 64, 32)
 
 
 def floats(rng, *shape, dtype=np.float16):
@@ -58,12 +59,17 @@ def test_epilogues(activation):
     want_near(y, expected, 50)
 
 
-@pytest.mark.parametrize("target", ["gfx942", "gfx950", "sm_90a"])
-def test_epilogues_on_gpus(target):
+ON_GPUS = [("sm_90a", CHOSEN), ("gfx942", SMALL), ("gfx950", SMALL)]
+ON_GPUS += [pytest.param(target, CHOSEN, marks=pytest.mark.slow) for target in ("gfx942", "gfx950")]
+
+
+@pytest.mark.parametrize(("target", "tile"), ON_GPUS, ids=str)
+@pytest.mark.share(1)
+def test_epilogues_on_gpus(target, tile):
     x, w, ends, y, bias, scales = case([3, 0, 20, 17])
     expected = wanted(x, w, ends, y, bias, scales, lambda v: np.maximum(v, 0))
     form = GroupedForm(f16, f32, i32, f32, "relu", f32)
-    compiled = grouped_product_kernel(grouped_tile_for(47, 4, f16), form).compile(target=target)
+    compiled = grouped_product_kernel(tile, form).compile(target=target)
     if target == "sm_90a":
         compiled.interpret(x, w, ends, y, bias, scales, level="lane")
     else:

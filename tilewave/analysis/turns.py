@@ -47,8 +47,13 @@ def want_ordered(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction 
     """Raise with a counterexample unless every sum in turns has one order and ends, at these sizes."""
     if takes_turns(kernel):
         _want_one_counter(kernel)
-        for op, taken in _TakenTurns(kernel, symbols).by_array().items():
+        for op, taken in turns_taken(kernel, symbols).items():
             taken.check(op, remedy)
+
+
+def turns_taken(kernel: Kernel, symbols: Mapping[str, int]) -> dict[WaitTurn, TakenTurns]:
+    """Return the turns that are counted in each array of counters, with an op that takes some of them."""
+    return _TurnRun(kernel, symbols).by_array()
 
 
 def _want_one_counter(kernel: Kernel) -> None:
@@ -74,7 +79,7 @@ def _want_in_turn(block: Block, turns: Mapping[Value, Value]) -> None:
             raise CoverageError(what, loc=op.loc, remedy="add to it by ordered_add everywhere, or by atomic_add")
 
 
-class _TakenTurns(IndexRun):
+class _TurnRun(IndexRun):
     """Finds all turns that workgroups take."""
 
     def __init__(self, kernel: Kernel, symbols: Mapping[str, int]) -> None:
@@ -86,25 +91,25 @@ class _TakenTurns(IndexRun):
         turn = np.broadcast_to(np.asarray(env[op.turn]), w.shape)
         self.found.setdefault(op.turns, []).append((op, w, at, turn))
 
-    def by_array(self) -> dict[WaitTurn, _Turns]:
+    def by_array(self) -> dict[WaitTurn, TakenTurns]:
         """Return the turns of each array of counters, with an op that takes some of them."""
         for _ in self.all():
             pass
-        return {visits[0][0]: _Turns.of(visits) for visits in self.found.values() if visits}
+        return {visits[0][0]: TakenTurns.of(visits) for visits in self.found.values() if visits}
 
 
-class _Turns:
+class TakenTurns:
     """The turns counted in one array: each one's workgroup, place and number, in the order in which each takes them."""
 
     def __init__(self, workgroup: Array, at: Array, turn: Array, shape: tuple[int, ...]) -> None:
         self.workgroup, self.at, self.turn, self.shape = workgroup, at, turn, shape
 
     @staticmethod
-    def of(visits: list[tuple[WaitTurn, Array, tuple[Array, ...], Array]]) -> _Turns:
+    def of(visits: list[tuple[WaitTurn, Array, tuple[Array, ...], Array]]) -> TakenTurns:
         workgroup = np.concatenate([w for _, w, _, _ in visits])
         at = np.concatenate([np.stack(at, axis=1) for _, _, at, _ in visits])
         turn = np.concatenate([turn for *_, turn in visits])
-        return _Turns(workgroup, at, turn, visits[0][0].turns.type.shape)
+        return TakenTurns(workgroup, at, turn, visits[0][0].turns.type.shape)
 
     def check(self, op: WaitTurn, remedy: Correction) -> None:
         outside = ((self.at < 0) | (self.at >= np.array(self.shape))).any(axis=1)

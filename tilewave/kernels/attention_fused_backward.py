@@ -4,7 +4,7 @@
 
 A workgroup has a tile of keys and loops over the queries that see it. The sums of queries are in an array of f32 in
 memory, to which the workgroups of a head add in turns, block of keys by block of keys, or atomically, in any order.
-Heads are the first axis of the grid: workgroups that run at once add to different heads, and hardly wait for others.
+Heads and batches are the first axes of the grid: workgroups that run at once add to different heads, and hardly wait.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tilewave.kernels.attentions import (
 )
 from tilewave.kernels.decode import KernelCall, Make
 from tilewave.lang.accesses import atomic_add, read, write
-from tilewave.lang.constraints import TilingConstraint, WaveConstraint, WorkgroupConstraint
+from tilewave.lang.constraints import Constraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.ops import cast, first_index, maximum, scalar
 from tilewave.lang.ordered import ordered_add
@@ -47,6 +47,8 @@ from tilewave.machine.chips import CHIPS
 
 SUM_ROWS = 16
 """Rows of a workgroup of `attention_query_gradients`."""
+ORDER = (H_KV, B, K2)
+"""The axes of the grid, the fastest first: few of the workgroups that run at once have the same head."""
 HEAD_SIZES = (64, 128)
 """The heads whose sums fit into the registers of Hopper's consumer warpgroups."""
 
@@ -88,8 +90,9 @@ def attention_fused_backward_kernel(
     shapes, dtypes = sums.blocks.inputs(rows)
     shapes |= {"grad_k": (B, H_KV, K2, K1), "grad_v": (B, H_KV, K2, N), "sums_q": (*rows, K1), "turns": rows}
     dtypes |= {"grad_k": dtype, "grad_v": dtype, "sums_q": of, "turns": I32 if adding is Adding.IN_TURNS else None}
-    each = [TilingConstraint(M, tile.queries), WorkgroupConstraint(H_KV, 1, 0)]
-    each += [WorkgroupConstraint(K2, tile.keys, 1), WorkgroupConstraint(B, 1, 2)]
+    tiles = {H_KV: 1, B: 1, K2: tile.keys}
+    each: list[Constraint] = [TilingConstraint(M, tile.queries)]
+    each += [WorkgroupConstraint(dim, tiles[dim], place) for place, dim in enumerate(ORDER)]
     each += [TilingConstraint(G, 1)] if grouped else []
     each += [WaveConstraint(K2, tile.keys // tile.waves)] if tile.waves > 1 else []
     function = taking("attention_fused_backward", walk, shapes, dtypes, shared=("base2", "delta"))
