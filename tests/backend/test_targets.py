@@ -73,7 +73,7 @@ def test_every_chip_of_the_table_is_a_record_of_the_machines():
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_build_has_what_its_target_says(target):
-    build = compiled(gemm(f16), target=target, subs=sizes(128, 128, 64)).build
+    build = compiled(gemm(f16), target=target, subs=sizes(128, 128, 512)).build  # short loops are unrolled
     backend = TARGETS[target]
     assert (build.lanes is not None, build.emulated is not None) == (backend.has_lanes, backend.is_emulated)
     assert (build.loop is not None) == backend.counts_loops
@@ -222,6 +222,7 @@ WORDS = {
     "bench/baselines.py": "numpy, the library, beside us",
     "cli/doctor.py": "numpy, the package",
     "cli/declared/run.py": "numpy, the library, beside us",
+    "ops/preload.py": "what a build of torch is for",
     "runtime/array_view.py": "DLPack's device cpu; numpy, the attribute",
     "runtime/arrays.py": "numpy, the attribute",
     "runtime/call_checks.py": "DLPack's device cpu; numpy, the attribute",

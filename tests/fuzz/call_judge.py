@@ -10,8 +10,9 @@ import numpy as np
 from tilewave.errors import SlowCodeWarning, TilewaveError
 
 from .call_arrays import Buffered, HeldArrays, as_numpy, buffered, changed_outside
+from .call_expected import expected
 from .call_references import Result
-from .call_rules import Expected, expected
+from .call_rules import Expected
 from .calls import Alias, Call, Said
 from .exact import NUMPY
 from .judge import Outcome, agree, described, plain

@@ -9,7 +9,9 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from .call_rules import ACTIVATIONS, RULES
+from . import call_makers
+from .call_expected import RULES
+from .call_rules import ACTIVATIONS
 from .calls import FLAWS, HUGE, NUMBERS, ODD, SCALARS, SHARED, VALUES, Alias, Argument, Call, Laid, Said
 from .program import FLOATS, Layout
 
@@ -25,6 +27,15 @@ PARAMETERS = {
     "ops.softmax": ("dim",),
     "ops.rms_norm": ("eps",),
     "ops.layer_norm": ("eps",),
+    "ops.cumsum": ("dim",),
+    "ops.topk": ("k", "dim"),
+    "ops.argmax": ("dim",),
+    "ops.gated": ("activation",),
+    "ops.dropout": ("p", "seed"),
+    "ops.index_select": ("dim",),
+    "ops.index_add": ("dim", "alpha"),
+    "ops.bincount": ("length",),
+    "ops.cross_entropy": ("ignore_index", "reduction"),
     "kernels.rms_norm": ("eps",),
     "kernels.layer_norm": ("eps",),
     "ops.attention": ("causal", "window", "scale", "soft_cap"),
@@ -32,6 +43,7 @@ PARAMETERS = {
     "kernels.attention_decode": ("causal", "window", "scale", "soft_cap"),
 }
 RESULTS = {name: ("out",) if name.startswith("ops.") else ("y", "total", "lse") for name in FUNCTIONS}
+RESULTS["ops.topk"] = ()
 
 
 class Theme:
@@ -319,6 +331,8 @@ class CallMaker:
 
     def aliased(self, call: Call) -> Call:
         """A result in the memory of an input."""
+        if not RESULTS[call.function]:
+            return call
         results = [n for n in RESULTS[call.function] if call.get(n) is not None] or ["out"]
         inputs = [(n, a) for n, a in self._arrays(call) if n not in RESULTS[call.function]]
         name, (of, a) = self.rng.choice(results), self.rng.choice(inputs)
@@ -387,6 +401,7 @@ MAKERS: dict[str, Callable[[CallMaker], Call]] = {
     "kernels.attention": CallMaker.kernel_attention,
     "kernels.attention_decode": CallMaker.kernel_attention,
     "ops.embedding": CallMaker.embedding,
+    **call_makers.MAKERS,
 }
 
 

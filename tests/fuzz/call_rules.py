@@ -12,7 +12,7 @@ import numpy as np
 from . import call_references as ref
 from .call_arrays import Buffered
 from .call_references import Result, arithmetic, written
-from .calls import SHARED, Alias, Call, Laid, Said
+from .calls import Alias, Call, Laid, Said
 from .program import FLOATS
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
@@ -361,16 +361,21 @@ def embedding(asked: Asked) -> dict[str, Result]:
 def _kernel_sum(running: bool) -> Callable[[Asked], dict[str, Result]]:
     def rule(asked: Asked) -> dict[str, Result]:
         x, dtype = _rows(asked, "y")
-        wide = WIDE.get(x.dtype, x.dtype)
-        if (wide in FLOATS) != (dtype in FLOATS) or dtype == "bool":
-            raise Unfit("y is of another kind than the sums")
         asked.check_written("y", x.shape if running else x.shape[:1])
-        of = dtype if (wide, dtype) in (("f32", "f64"), ("i32", "i64")) else wide
-        found, err = ref.sums(x.x, of if of in FLOATS else "f32", running)
-        narrowed = written(found, err, of, of) if of not in FLOATS else Result(found, err, of)
-        return {"y": written(narrowed.x, narrowed.err, dtype, of)}
+        return {"y": running_sums(x.x, x.dtype, dtype, running)}
 
     return rule
+
+
+def running_sums(x: np.ndarray, x_dtype: str, dtype: str, running: bool) -> Result:
+    """Sums along the last axis, all of them or the last."""
+    wide = WIDE.get(x_dtype, x_dtype)
+    if (wide in FLOATS) != (dtype in FLOATS) or dtype == "bool":
+        raise Unfit("the result is of another kind than the sums")
+    of = dtype if (wide, dtype) in (("f32", "f64"), ("i32", "i64")) else wide
+    found, err = ref.sums(x, of if of in FLOATS else "f32", running)
+    narrowed = written(found, err, of, of) if of not in FLOATS else Result(found, err, of)
+    return written(narrowed.x, narrowed.err, dtype, of)
 
 
 def argmax(asked: Asked) -> dict[str, Result]:
@@ -487,28 +492,3 @@ RULES: dict[str, Callable[[Asked], dict[str, Result]]] = {
     "kernels.attention_decode": kernels_attention,
     "ops.embedding": embedding,
 }
-
-
-def expected(call: Call, arrays: dict[str, Buffered], device: str) -> Expected:
-    """What the call should come to."""
-    asked = Asked(call, arrays, device)
-    for name, argument in call.arguments:
-        if isinstance(argument, Laid) and argument.flaw in ("swapped", "misaligned"):
-            asked.may_refuse = True
-        asked.may_refuse |= name == call.other or (
-            isinstance(argument, Laid) and argument.dtype == "i64" and device != "cpu"
-        )
-    asked.may_refuse |= device != "cpu" or (call.library == "torch" and call.function.startswith("kernels."))
-    try:
-        with np.errstate(all="ignore"):
-            results = RULES[call.function](asked)
-    except Unfit as why:
-        return Expected(unfit=str(why))
-    asked.may_refuse |= _overlapping(call, arrays, results)
-    return Expected(results, may_refuse=asked.may_refuse)
-
-
-def _overlapping(call: Call, arrays: dict[str, Buffered], results: dict[str, Result]) -> bool:
-    return any(isinstance(call.get(name), Alias) for name in results) or any(
-        isinstance(a, Laid) and a.flaw in SHARED for n, a in call.arguments if n in results
-    )

@@ -8,7 +8,8 @@ import zlib
 import numpy as np
 
 from .call_arrays import Buffered, buffered
-from .call_rules import Expected, expected
+from .call_expected import expected
+from .call_rules import Expected
 from .calls import Alias, Call, Said, text_of_call
 from .exact import NUMPY
 from .judge import Outcome

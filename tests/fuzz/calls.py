@@ -113,7 +113,7 @@ ODD = {
     "[[1.0, 2.0], [3.0, 4.0]]": [[1.0, 2.0], [3.0, 4.0]],
     "np.datetime64('2020')": np.datetime64("2020"),
 }
-WORDS = {repr(word): word for word in ("gelu", "gelu_tanh", "relu", "silu", "RELU", "tanh")}
+WORDS = {repr(word): word for word in ("gelu", "gelu_tanh", "relu", "silu", "RELU", "tanh", "none", "mean", "sum")}
 VALUES: dict[str, Any] = {
     **{text: int(text) if text in INTEGERS else float(text) for text in NUMBERS},
     **HUGE,

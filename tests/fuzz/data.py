@@ -93,7 +93,19 @@ def _poison(rng, shape, dtype):
     return np.full(shape, np.nan if dtype in FLOATS else 77)
 
 
-CONTENTS = {"small": _small, "normal": _normal, "special": _special, "extreme": _extreme, "poison": _poison}
+def _rising(rng, shape, dtype):
+    """Return where groups of rows end."""
+    return np.sort(rng.integers(0, 24, shape), axis=-1) if shape else _small(rng, shape, dtype)
+
+
+CONTENTS = {
+    "small": _small,
+    "rising": _rising,
+    "normal": _normal,
+    "special": _special,
+    "extreme": _extreme,
+    "poison": _poison,
+}
 
 
 def laid_out(x: np.ndarray, layout: Layout | None) -> Given:

@@ -13,10 +13,10 @@ from tilewave.errors import CallError
 
 from . import call_judge
 from .call_arrays import HeldArrays, buffered, changed_outside
+from .call_expected import expected
 from .call_judge import judge_call
 from .call_maker import FUNCTIONS, RUN, make_call
 from .call_references import rounded
-from .call_rules import expected
 from .call_shrink import shrink_call
 from .call_source import call_source
 from .calls import Alias, Call, Laid, Said, call_of_text, text_of_call

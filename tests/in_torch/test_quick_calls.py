@@ -19,6 +19,12 @@ def _the_same_numbers_every_time():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _plans_are_kept_at_once(monkeypatch):
+    """However many new layouts came one after the other in the tests before."""
+    monkeypatch.setattr("tilewave.ops.plans.MOST_NEW", 10**9)
+
+
 @pytest.fixture
 def seen(monkeypatch):
     """What calls took: `looked` for each that was looked at closely, `torch` for each that torch's dispatcher got."""

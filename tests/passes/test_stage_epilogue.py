@@ -35,7 +35,7 @@ from tilewave.interp.memory import Race
 from tilewave.ir import types
 from tilewave.ir.core import Value
 from tilewave.ir.launch import bind
-from tilewave.ir.ops import Barrier, Const, Load, Overlay, Store, WriteThrough
+from tilewave.ir.ops import Barrier, Const, Load, Overlay, Store, StoreUnaligned, WriteThrough
 from tilewave.ir.placements import is_in, size_bytes
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import DTYPES, INDEX_SCALAR
@@ -389,13 +389,15 @@ def test_the_memory_of_a_result_fits_into_the_one_below_it():
 
 
 @pytest.mark.parametrize("shape", [(70, 71, 9), (5, 130, 33), (129, 64, 7)])
-def test_lanes_store_neighbours_of_dynamic_rows_one_by_one(shape):
+def test_lanes_store_dynamic_rows_in_aligned_chunks_and_their_ends_one_by_one(shape):
     subs = {BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 64}
     kernel = gemm(epilogue=lambda total: cast(total, f16), out=f16)
     lanes = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), kernel).build.plain.lanes
     stores = [op for op in walk(lanes.body) if isinstance(op, Store) and is_in(op.memory, "global")]
-    assert stores
-    assert all(op.x.type.shape[-1] == 1 and op.steps[-1] == (0, 1) for op in stores)
+    chunks = [op for op in stores if isinstance(op, StoreUnaligned)]
+    ends = [op for op in stores if not isinstance(op, StoreUnaligned)]
+    assert {op.x.type.shape for op in chunks} == {(8,)} and {op.x.type.shape for op in ends} == {(1,)}
+    assert all(op.mask and op.steps == ((0, 1),) for op in stores)
     m, n, k = shape
     a, b = random_array(np.random.default_rng(1), (m, k), f16), random_array(np.random.default_rng(2), (n, k), f16)
     c = poisoned((m, n), f16)

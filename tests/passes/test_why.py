@@ -65,7 +65,7 @@ def test_a_kernel_with_which_all_went_well_says_so():
 
 
 def test_each_step_keeps_its_own_reasons_and_no_kernel_keeps_any():
-    made = compiled(gemm(), target="gfx950", subs=SUBS)
+    made = compiled(gemm(), target="gfx950", subs=SUBS, schedule=SchedulingType.NONE)
     assert {s.name for s in made.steps if s.remarks} == {"direct_to_shared", "interleave_mma"}
     assert not any(s.before.remarks or s.after.remarks for s in made.steps)
     assert [(row.step, row.remarks) for row in made.why()] == [(s.name, d) for s in made.steps for d in s.remarks]

@@ -66,6 +66,7 @@ def test_at_most_so_many_points_are_timed_and_the_fastest_is_kept(tmp_path):
     best = min(candidates(open_tiles(), "measured", 8), key=area)
     assert found.winner.text == best.text and found.record.tried == 8
     assert recorded(tmp_path) == [found.record] and found.record.how == "measured"
+    assert not (tmp_path / UNFINISHED).exists()
     assert found.record.measured == pytest.approx(area(best), rel=1e-9)
 
 

@@ -70,7 +70,8 @@ def test_a_kernel_is_drawn_with_its_own_groups_and_order():
 def test_the_page_says_what_rows_a_tile_has():
     data = json.loads(show(ORDER, "15x4", ends=ENDS, block=128).html().split('id="data">')[1].split("</script>")[0])
     rows = data["groups"]["rows"]
-    assert rows["group"][:5] == [0, 0, 0, -1, 2] and rows["first"][4] == 300 and rows["end"][4] == 1000
+    assert rows["group"] == [0] * 3 + [2] * 6 + [3] + [4] * 2 + [-1] * 3
+    assert rows["first"][4] == 300 + 128 and rows["end"][4] == 300 + 2 * 128
 
 
 def test_reads_are_those_of_each_groups_matrix():

@@ -24,6 +24,7 @@ from tilewave.ir.ops import (
     Loop,
     Max,
     Min,
+    Misalignment,
     Mod,
     Mul,
     Permute,
@@ -77,6 +78,8 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
         return 0, (1 << 32) - 1
     if isinstance(op, ReciprocalShift):
         return 0, 62
+    if isinstance(op, Misalignment):
+        return 0, op.chunk - 1
     if not isinstance(op, Binary) or isinstance(op, Comparison):
         return clamped(known(op.x), dtype) if isinstance(op, Cast) and op.x.type.dtype.is_int else bounds(dtype)
     (a, b), (c, d) = known(op.a), known(op.b)

@@ -91,6 +91,10 @@ def ablation_named(name: str) -> Ablation:
 NEEDED = (
     "pack_unaligned",
     "take_first_step",
+    "skip_empty_tiles",
+    "find_tiles_ahead",
+    "narrow_mma",
+    "trim_loads",
     "split_k",
     "serialize_split_k",
     "licm_reads",
@@ -114,12 +118,14 @@ NEEDED = (
     "fold_trivial_loops",
     "overlap_mma",
     "ping_pong",
+    "pipeline_mma",
     "set_occupancy",
     "carry_stage_index",
     "simplify",
 )
 """Passes that every kernel needs, that only refuse, without which nothing is copied, or that known sizes, large tiles,
-four stages, sums in one part and single products without an epilogue do not need; the others can be left out."""
+four stages, sums in one part, groups of one size and single products without an epilogue do not need; the others can be
+left out."""
 
 
 def ablations() -> tuple[Ablation, ...]:

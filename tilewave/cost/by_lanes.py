@@ -10,6 +10,10 @@ from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder
 
 WAVE_ACCESS = 6_000
 """The time of an access of a wave: measured for loads of dot products, and for stores of neighbouring elements."""
+CHUNK_BYTES = 16
+CHUNK_ACCESSES = 4
+"""The accesses of a chunk of a row: it is read from shared memory by elements, as fast as two, and takes a store, as
+the elements at the ends of rows do."""
 SCATTERED_ACCESS = 11_000
 """The time of a store whose lanes have elements of several rows."""
 WIDEST_BYTES = 8
@@ -47,7 +51,10 @@ def _alignment(t: CutTransfer) -> Number:
 
 
 def stores_of_elements(work: CutWork, lanes: int) -> int:
-    """Return the time in which an SM stores a tile's sums one by one."""
+    """Return the time in which an SM stores a tile's sums: aligned chunks of rows where they are staged, else each
+    alone."""
     (p, *_) = work.products
-    is_staged = p.rows % STAGED_ROWS == 0 and p.cols <= STAGED_COLUMNS
-    return work.sums * (WAVE_ACCESS if is_staged else SCATTERED_ACCESS) // lanes
+    if p.rows % STAGED_ROWS or p.cols > STAGED_COLUMNS:
+        return work.sums * SCATTERED_ACCESS // lanes
+    size = max((t.tile_bytes // t.elements for t in work.transfers if t.is_written), default=p.acc.bytes)
+    return work.sums * CHUNK_ACCESSES * WAVE_ACCESS * size // (CHUNK_BYTES * lanes)

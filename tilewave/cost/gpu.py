@@ -304,9 +304,14 @@ class GpuCost:
             return 0
         dram = int(self.card.hbm.bytes_per_second / US)
         odd = work.unaligned(self.grain_bytes)
-        copied = sum(chosen(is_odd, 2 * t.array_bytes, 0) for is_odd, t in odd if not t.is_written)
+        copied = sum(chosen(is_odd, t.array_bytes + self._packed(t), 0) for is_odd, t in odd if not t.is_written)
         copies = chosen(copied > 0, self.parameters.copy + quotient(copied * US, dram), 0)
         return chosen(self.loads_in_place(work), 0, copies)
+
+    def _packed(self, t: CutTransfer) -> Number:
+        """Return the bytes of an operand's packed copy: its shortest rows are padded to what TMA loads."""
+        rows = quotient(t.array_bytes, larger(t.row_bytes, 1))
+        return larger(t.array_bytes, rows * self.grain_bytes)
 
     def _thin(self, work: CutWork) -> tuple[Number, Number]:
         """Return the time that lanes wait in a product with one row or column, and that L2 or an SM takes to load.

@@ -42,6 +42,9 @@ class DeclaredResources:
     accumulation_registers: int
     scalar_registers: int
     spills: int
+    """Vector registers that are stored to memory, as there are too few."""
+    scalars_in_lanes: int
+    """Scalar registers that are stored to lanes of vector registers instead; no memory is accessed."""
     largest_workgroup: int
 
 

@@ -46,7 +46,8 @@ def resources_of(metadata: Mapping[str, Any]) -> DeclaredResources:
         number(".vgpr_count"),
         number(".agpr_count"),
         number(".sgpr_count"),
-        number(".vgpr_spill_count") + number(".sgpr_spill_count"),
+        number(".vgpr_spill_count"),
+        number(".sgpr_spill_count"),
         number(".max_flat_workgroup_size"),
     )
 

@@ -11,7 +11,17 @@ from tilewave.interp.memory import LaneMemory
 from tilewave.interp.positions import Elements, OutsideMemory, RegisterOffsets, by_lane, elements_at, in_a_row, of_shape
 from tilewave.interp.wave_state import WaveState
 from tilewave.ir.core import Value
-from tilewave.ir.ops import Allocate, CopyAsyncChunks, Load, LoadEach, LoadTransposed, Overlay, Store, StoreEach
+from tilewave.ir.ops import (
+    Allocate,
+    CopyAsyncChunks,
+    Load,
+    LoadEach,
+    LoadTransposed,
+    Misalignment,
+    Overlay,
+    Store,
+    StoreEach,
+)
 
 
 def allocate(wave: WaveState, op: Allocate) -> LaneMemory:
@@ -39,6 +49,15 @@ def load_transposed(wave: WaveState, op: LoadTransposed) -> Array:
 def store(wave: WaveState, op: Store) -> None:
     memory: LaneMemory = wave.env[op.memory]
     put(wave, op, memory, elements(wave, op, memory, op.x.type.shape), op.x)
+
+
+def misalignment(wave: WaveState, op: Misalignment) -> Array:
+    """Return what it is for an array without gaps that begins at a multiple of 16 bytes."""
+    memory: LaneMemory = wave.env[op.memory]
+    flat: Array = np.zeros((), np.int64)
+    for v, extent in zip(op.at, memory.shape, strict=True):
+        flat = flat * extent + wave.env[v]
+    return flat % op.chunk
 
 
 def load_each(wave: WaveState, op: LoadEach) -> Array:

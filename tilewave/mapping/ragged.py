@@ -80,10 +80,13 @@ class RaggedGrid:
         return (larger(count, 0) + (self.block - 1)) // self.block
 
     def length(self, count: Index) -> Index:
-        """Return the rows of each tile of a group with so many rows, but for its last tile, which may have fewer."""
+        """Return the rows of each tile of a group with so many rows, but for its last tile, which may have fewer.
+
+        They are 0 for a count below 0, as after the last group: no tile there then begins before row 0.
+        """
         grain = GRAIN if self.block % GRAIN == 0 else 1
         tiles = larger(self.tiles_of(count), 1)
-        return ((count + (tiles - 1)) // tiles + (grain - 1)) // grain * grain
+        return ((larger(count, 0) + (tiles - 1)) // tiles + (grain - 1)) // grain * grain
 
     def first_row(self, tile: Index, start: Index, length: Index) -> Index:
         """Return the first row of a group's tile, by its number within a group whose rows begin at `start`."""

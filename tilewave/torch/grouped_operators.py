@@ -14,7 +14,7 @@ from tilewave.torch.tensors import LIBRARY, free_layout, is_free, want_tensors
 
 def grouped_mm(a: Tensor, b: Tensor, ends: Tensor, out: Tensor | None = None) -> Tensor:
     arrays, of = (a, b, ends, out), grouped.grouped_mm.arguments
-    if is_free() and b.dim() == 3 and (layout := free_layout(arrays)) is not None:
+    if is_free() and (layout := free_layout(arrays)) is not None and b.dim() == 3:
         return noted(grouped.grouped_mm.known(LIBRARY, layout, arrays, ()), out)
     want_tensors(of, arrays)
     want_writable(of, arrays)

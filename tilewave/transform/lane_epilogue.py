@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
 from tilewave.analysis.wave_transposes import WaveChunks, stored_width
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
 from tilewave.ir.ops import (
+    And,
     Barrier,
     KeepOrder,
     Load,
     Loop,
+    Misalignment,
     Role,
     Store,
     StoreUnaligned,
@@ -31,7 +35,8 @@ def write_by_waves(lanes: LaneProgram, op: WriteThrough) -> None:
     """Emit stores in which each wave first transposes its tile into rows through shared memory, chunk by chunk.
 
     A chunk is stored after the next one is loaded, which hides the latency of the load; but not where lanes store
-    less than the widest access, because two chunks would need too many registers there.
+    less than the widest access, because two chunks would need too many registers there. Where lanes store chunks of
+    unaligned rows, `_UnalignedRows` does.
     """
     ((x, layout),) = lanes.held(op.tile)
     _, rows, columns = op.shared.type.shape
@@ -46,6 +51,9 @@ def write_by_waves(lanes: LaneProgram, op: WriteThrough) -> None:
         where, steps = in_own(lanes, op, chunks.written())
         lanes.out.effect(Store, chunk, op.shared, where, (), steps)
         lanes.out.effect(Barrier, 1)
+        if op.width:
+            _UnalignedRows(lanes, op, chunks, far).store()
+            continue
         where, steps = in_own(lanes, op, chunks.read())
         kind = Vector(chunks.read().registers, x.type.dtype)
         lines.append((lanes.out.emit(Load, op.shared, where, (), steps, type=kind), far))
@@ -79,6 +87,71 @@ def store_lines(lanes: LaneProgram, op: WriteThrough, x: Value, far: tuple[int, 
         mask = ((row < Number(lanes.out, op.end[0])).value,)
         here = tuple(row.value if a == axis else v for a, v in enumerate(where))
         lanes.out.effect(Store, lanes.part(x, 0, i, 1), op.memory, here, mask, steps_of, op.guard)
+
+
+@dataclass(frozen=True)
+class _UnalignedRows:
+    """The stores of a chunk of unaligned rows, in aligned accesses of `width` elements.
+
+    Each row has its own first element at a multiple of 16 bytes. Aligned accesses begin there, and leave as many
+    elements at both ends of the row together as one access has, which lanes store one by one:
+
+        row of 64, 3 before the first multiple:   0 1 2 | 3 … 10 | 11 … 18 | ⋯ | 51 … 58 | 59 60 61 62 63
+    """
+
+    lanes: LaneProgram
+    op: WriteThrough
+    chunks: WaveChunks
+    far: tuple[int, ...]
+
+    def store(self) -> None:
+        out, found = self.lanes.out, [*self.accesses(self.chunks), *self.accesses(replace(self.chunks, width=1))]
+        out.effect(Barrier, 1)
+        for cls, x, where, mask in found:
+            steps = (tuple(int(axis == self.op.axes[-1]) for axis in range(len(where))),)
+            out.effect(cls, x, self.op.memory, where, mask, steps, self.op.guard)
+
+    def accesses(self, chunks: WaveChunks) -> Iterator[tuple[type[Store], Value, tuple[Value, ...], tuple[Value, ...]]]:
+        """Emit the loads of whole accesses, or of elements at the ends of rows, and yield the stores."""
+        lanes, op, out, width = self.lanes, self.op, self.lanes.out, self.chunks.width
+        per_row = chunks.columns // width if chunks.width > 1 else width
+        rows_at_once = lanes.lanes // per_row
+        row_in_chunk = Number(out, lanes.place((Term("lane", 1, per_row),)))
+        of_lane = Number(out, lanes.place((Term("lane", 1, 1, per_row),)))
+        wave = lanes.number("wave") if op.shared.type.shape[0] > 1 else out.const(0)
+        kind = Vector((chunks.width,), op.memory.type.dtype)
+        for first in range(0, chunks.rows, rows_at_once):
+            row = row_in_chunk + first
+            at = self.position(row)
+            before = (width - Number(out, out.emit(Misalignment, op.memory, at, type=INDEX_SCALAR))) % width
+            if chunks.width > 1:
+                column, there = of_lane * width + before, None
+                there = column <= chunks.columns - width
+            else:
+                column = (of_lane < before).choose(of_lane, of_lane + (chunks.columns - width))
+                there = before > 0
+            truths = [there, row < chunks.rows] if chunks.rows % rows_at_once else [there]
+            mask = self.masked(truths, at[op.axes[-2]])
+            x = out.emit(Load, op.shared, (wave, row.value, column.value), mask, ((0, 0, 1),), type=kind)
+            where = list(at)
+            where[op.axes[-1]] = (Number(out, at[op.axes[-1]]) + column).value
+            yield StoreUnaligned if chunks.width > 1 else Store, x, tuple(where), mask
+
+    def position(self, row: Number) -> tuple[Value, ...]:
+        """Return where a row of the chunk begins in the memory."""
+        at, own = list(self.op.at), self.chunks.layout.axes
+        for i, (axis, steps) in enumerate(zip(self.op.axes, self.far, strict=True)):
+            terms = tuple(term for term in own[i] if term.of == "wave")
+            number = Number(self.lanes.out, at[axis]) + steps
+            number = number + Number(self.lanes.out, self.lanes.place(terms)) if terms else number
+            at[axis] = (number + row if axis == self.op.axes[-2] else number).value
+        return tuple(at)
+
+    def masked(self, truths: list[Number], row: Value) -> tuple[Value, ...]:
+        """Return the mask of lanes for which all of this is true, in a row of the memory that is stored."""
+        out = self.lanes.out
+        stored = [Number(out, row) < Number(out, end) for end in self.op.end]
+        return (reduce(partial(out.binary, And), [truth.value for truth in (*truths, *stored)]),)
 
 
 def write_by_groups(lanes: LaneProgram, op: WriteThrough) -> None:

@@ -220,10 +220,9 @@ def _winner(first: Tried, in_order: Sequence[Tried]) -> Tried:
 
 def _stored(directory: Path, key: RecordKey, configs: Sequence[TileChoice]) -> dict[str, Tried]:
     """Return the configs that a search of this key has timed and not ended, by their texts."""
-    found = filter(None, (_unfinished(line, key) for line in read_lines(directory / UNFINISHED)))
     times = {
         (frozenset(one.choice.items()), one.order): ConfigTime(one.measured, one.spread or 0.0, one.rounds, one.notes)
-        for one in found
+        for one in filter(None, (_unfinished(line, key) for line in read_lines(directory / UNFINISHED)))
     }
     named = ((one, (frozenset(one.values.items()), one.order)) for one in configs)
     return {one.text: Tried(one, times[name]) for one, name in named if name in times}
@@ -243,4 +242,5 @@ def _forget(directory: Path, key: RecordKey) -> None:
     path = directory / UNFINISHED
     if path.exists():
         with writing(directory):
-            write_lines(path, [line for line in read_lines(path) if _unfinished(line, key) is None])
+            kept = [line for line in read_lines(path) if _unfinished(line, key) is None]
+            write_lines(path, kept) if kept else path.unlink()

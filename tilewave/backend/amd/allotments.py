@@ -42,7 +42,7 @@ class AllotmentCost:
     moves: int
     """Moves of accumulators."""
     spills: int
-    """Spills of the whole kernel; after the loop, or into other registers, they cost little."""
+    """Spills of the whole kernel; those after the loop, or of scalars into lanes, cost little."""
 
     @property
     def is_least(self) -> bool:
@@ -64,7 +64,8 @@ def cost_of(asm: str, kernel: str, cpu: str) -> AllotmentCost:
     counts = Counter(map(classify, body))
     waves = waves_per_unit(module.chip, found, max(1, found.resources.largest_workgroup // LANES))
     fetched, moves = counts["scratch"], counts["accumulator move"]
-    return AllotmentCost(MOST_WAVES - waves, fetched, len(body), longest_gap(body), moves, found.resources.spills)
+    spills = found.resources.spills + found.resources.scalars_in_lanes
+    return AllotmentCost(MOST_WAVES - waves, fetched, len(body), longest_gap(body), moves, spills)
 
 
 def may_move(asm: str) -> bool:

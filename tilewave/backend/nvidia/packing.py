@@ -79,6 +79,11 @@ class PackedArray(Unaligned):
     def bytes(self, v: ArrayView) -> int:
         return prod(self.seen(v).shape[:-1]) * self.pitch_bytes
 
+    @property
+    def on_lines(self) -> PackedArray:
+        """This copy with a line for each row: no row of it is in two lines, and code for rows on lines serves it."""
+        return replace(self, pitch_bytes=_up(self.pitch_bytes, PITCH_BYTES))
+
     def padded(self, v: ArrayView, memory: int = ALLOCATED_BYTES) -> ArrayView:
         """Return the array in private memory; written rows end with the last chunk, since TMA stores end there."""
         *outer, cols = self.seen(v).shape
@@ -115,8 +120,10 @@ def packed_copies(views: Sequence[ArrayView], unaligned_arrays: Sequence[Unalign
 
 
 def padded_row(v: ArrayView) -> int:
-    """Return the row stride in elements if each row begins on a cache line."""
-    return _up(v.shape[-1], PITCH_BYTES // v.dtype.bytes)
+    """Return the row stride in elements: each row begins on a cache line, or several short ones share a line."""
+    row = _up(v.shape[-1] * v.dtype.bytes, CHUNK_BYTES)
+    pitch = _up(row, PITCH_BYTES) if row > PITCH_BYTES // 2 else 1 << (row - 1).bit_length()
+    return pitch // v.dtype.bytes
 
 
 def private_bytes(arrays: Sequence[PackedArray], views: Sequence[ArrayView]) -> int:

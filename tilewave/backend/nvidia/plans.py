@@ -94,7 +94,7 @@ class LaunchPlans:
         if not self._loads.are_worth_it(shapes, self.accesses.chip.tuning.packing, in_place):
             return plain
         arrays = packed_copies(views, unaligned_arrays)
-        key = self.key_for(LaunchPlan(ALIGNED, arrays).views(views))
+        key = self.key_for(LaunchPlan(ALIGNED, tuple(one.on_lines for one in arrays)).views(views))
         return plain if key.is_by_lanes else LaunchPlan(key, arrays)
 
     def _read_in_place(self, key: Specialization, unaligned_arrays: Sequence[Unaligned]) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from typing import ClassVar
 from tilewave.ir.core import Op, Value, Want
 from tilewave.ir.ops.indexed import COMBINED
 from tilewave.ir.ops.kinds import Computed
-from tilewave.ir.rules import GLOBAL_OR_SHARED, ON_LANES, SHARED, are_axes, are_indices, places
-from tilewave.ir.types import BOOL, INDEX, Memory, Scalar, Type, Vector, elementwise
+from tilewave.ir.rules import GLOBAL, GLOBAL_OR_SHARED, ON_LANES, SHARED, are_axes, are_indices, places
+from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Memory, Scalar, Type, Vector, elementwise
 from tilewave.layouts.formulas import neighbours_last
 
 __all__ = [
@@ -18,10 +18,14 @@ __all__ = [
     "LoadEach",
     "LoadTransposed",
     "LoadUnaligned",
+    "Misalignment",
     "Store",
     "StoreEach",
     "StoreUnaligned",
 ]
+
+CHUNK_BYTES = 16
+"""The bytes of the widest access of a lane."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,28 @@ class LoadEach(Computed):
 
 
 @dataclass(frozen=True)
+class Misalignment(Computed):
+    """The elements between the last multiple of 16 bytes and an element of a global memory, by the array's address."""
+
+    levels = ON_LANES
+    hands_on = places(memory=GLOBAL)
+
+    memory: Value
+    at: tuple[Value, ...]
+
+    @property
+    def chunk(self) -> int:
+        """The elements of 16 bytes, or one where an element has as many."""
+        return max(1, CHUNK_BYTES // self.memory.type.dtype.bytes)
+
+    def check(self, want: Want) -> None:
+        memory = self.memory.type
+        want(isinstance(memory, Memory) and memory.space == "global", f"{memory} has no addresses of arrays")
+        want(len(self.at) == memory.rank and are_indices(self.at), f"{memory} needs {memory.rank} positions")
+        want(self.result.type == INDEX_SCALAR, "it is an index")
+
+
+@dataclass(frozen=True)
 class StoreEach(Op):
     """A scatter: each register to its position; out-of-bounds elements are not stored."""
 
@@ -210,6 +236,7 @@ OPS: tuple[type[Op], ...] = (
     Store,
     LoadUnaligned,
     StoreUnaligned,
+    Misalignment,
     LoadEach,
     StoreEach,
 )

@@ -9,6 +9,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.placements import elements
 from tilewave.ir.types import BOOL, Memory
 from tilewave.lower.elements import in_memory
+from tilewave.lower.gpu.arithmetic import resized
 from tilewave.lower.gpu.body import SHARED_ALIGNMENT, LaneBody
 from tilewave.lower.gpu.memory import GlobalPlace
 from tilewave.lower.gpu.shared import SharedPlace
@@ -57,6 +58,18 @@ def access(body: LaneBody, op: ir.Load | ir.LoadTransposed | ir.Store | ir.LoadE
             each.store_each(op, to_memory(body, x), place)  # type: ignore[arg-type]
         case _:
             raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+
+
+def misalignment(body: LaneBody, op: ir.Misalignment) -> None:
+    f, memory, place = body.f, body.global_memory, body.places[op.memory]
+    assert isinstance(place, GlobalPlace), f"{op.loc}: {op.memory} is not global"
+    elements = memory.flat(place, [memory.n.sum(memory.n.positions.of(v), 64) for v in op.at])
+    far = f.value(f"mul i64 {elements}, {place.bytes}")
+    begin = f.value(f"ptrtoint {memory.target.global_pointer} {place.pointer} to i64")
+    address = f.value(f"add i64 {begin}, {far}")
+    found = f.value(f"lshr i64 {address}, {place.bytes.bit_length() - 1}")
+    inside = f.value(f"and i64 {found}, {op.chunk - 1}")
+    body.registers.put(op.result, resized(f, inside, "i64", body.registers.kind(op.result), 1))
 
 
 def in_rows(place: GlobalPlace | SharedPlace, body: LaneBody) -> TypeGuard[GlobalPlace]:

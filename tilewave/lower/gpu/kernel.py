@@ -12,7 +12,7 @@ from tilewave.ir.faults import lacking, telling
 from tilewave.ir.launch import is_open, skeleton
 from tilewave.ir.types import Memory, Vector
 from tilewave.lower.elements import literal
-from tilewave.lower.gpu.accesses import access, allocate, load_direct, overlay
+from tilewave.lower.gpu.accesses import access, allocate, load_direct, misalignment, overlay
 from tilewave.lower.gpu.arithmetic import resized
 from tilewave.lower.gpu.body import LaneBody, Lowerings, exchanges, launched
 from tilewave.lower.gpu.control import repeat, repeat_while, role
@@ -194,6 +194,7 @@ LOWERINGS: Lowerings = {
     **dict.fromkeys((ir.Lane, ir.Wave, ir.Workgroup), number),
     ir.Matrix: matrix,
     **dict.fromkeys((ir.Load, ir.LoadTransposed, ir.Store, ir.LoadEach, ir.StoreEach), access),
+    ir.Misalignment: misalignment,
     ir.Allocate: allocate,
     ir.Overlay: overlay,
     **dict.fromkeys((ir.CopyAsyncChunks, ir.WaitAsync), load_direct),

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.analysis.bounded_rows import bounded_tile
-from tilewave.analysis.layouts_needed import LayoutsNeeded
+from tilewave.analysis.layouts_needed import WIDEST_BYTES, LayoutsNeeded
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.rewritten import written_again
 from tilewave.analysis.wave_transposes import chunk_memory, stored_width
@@ -213,7 +213,8 @@ class _OfGroups:
         odd = _unaligned_rows(op, self.engine)
         remarks.extend([odd] if odd else [])
         if odd or not self.by_tma:
-            width = 0 if isinstance(op.memory.type.extents[-1], int) else 1
+            is_known = isinstance(op.memory.type.extents[-1], int)
+            width = 0 if is_known else max(1, WIDEST_BYTES // op.memory.type.dtype.bytes)
             kind = self.stored_by_lanes(op, width)
             return _Chunks(kind, guard=op.guard, width=width) if kind else None
         return _Chunks(self.stored_by_tma(op, _chunk(op, self.engine, self.positions)))
@@ -234,7 +235,8 @@ class _OfGroups:
     def stored_by_lanes(self, op: Write, width: int) -> Memory | None:
         """Return the shared memory that lanes store from, of no more bytes; None where they store what they hold.
 
-        Dynamic rows may be aligned to single elements, so lanes store one at a time: neighbours store neighbours.
+        Dynamic rows may be aligned to single elements, so lanes store the chunks of each row that are aligned, and the
+        elements at its ends one by one.
         """
         if not _is_held_by_groups(op, self.spreads):
             return None

@@ -158,9 +158,15 @@ class _Step:
         return tuple(op for op in self.ops if op in after or (self.used and isinstance(op, TurnOp)))
 
     @cached_property
-    def feeders(self) -> tuple[Op, ...]:
-        """The ops, which follow from no product, that the tail and its products need: positions, and initial values."""
-        wanted = {v for op in self.tail for v in taken_by(op)} | {op.acc for op in self.used}
+    def again(self) -> tuple[tuple[Op, ...], ...]:
+        """What makes initial values of the products whose sums are used, these products, and what makes positions for
+        their tail: in the next step all of it is computed again, in this order, and then the tail."""
+        begin = self.feeders({op.acc for op in self.used})
+        places = self.feeders({v for op in self.tail for v in taken_by(op)})
+        return begin, self.used, tuple(op for op in places if op not in begin), self.tail
+
+    def feeders(self, wanted: set[Value]) -> tuple[Op, ...]:
+        """Return the ops, which follow from no product, that make values."""
         made = {op.result for op in (*self.front, *self.used)}
         dependent = [*following(self.ops, made), *self.front, *self.used, *self.tail]
         found: list[Op] = []
@@ -197,7 +203,7 @@ class _Step:
     def handed_on(self) -> tuple[Value, ...]:
         """Values of a step that its last ops use, without sums."""
         made = {*self.loop.body.args, *(v for op in self.ops for v in op.results)}
-        again = (*self.feeders, *self.used, *self.tail)
+        again = [op for part in self.again for op in part]
         own = {op.acc for op in self.back} | {v for op in again for v in op.results}
         ops = (*self.last, *again)
         return tuple(dict.fromkeys(v for op in ops for v in taken_by(op) if v in made and v not in own))
@@ -286,11 +292,11 @@ class _Rotated:
     def tail(self, before: Mapping[Value, Value]) -> _Tail:
         """Return copies of the products whose sums are used, and of what they need and what uses them; `before` are the
         values of the step before."""
-        step = self.step
-        copied = renamed(Block((), (*step.feeders, *step.used, *step.tail)), self.fresh)
+        begin, used, places, tail = self.step.again
+        copied = renamed(Block((), (*begin, *used, *places, *tail)), self.fresh)
         ops = [substitute(op, before) for op in copied.ops]
-        begin, end = len(step.feeders), len(step.feeders) + len(step.used)
-        return _Tail(ops[:begin], [op for op in ops[begin:end] if isinstance(op, Wgmma)], ops[end:])
+        first, last = len(begin), len(begin) + len(used)
+        return _Tail(ops[:first], [op for op in ops[first:last] if isinstance(op, Wgmma)], ops[last:])
 
     def round(self, last: Sequence[Op], after: dict[Value, Value], tail: _Tail) -> Iterator[Op]:
         """Yield one step. `last` and `tail`: the ops of the previous step that it issues; `after`: the sums after
