@@ -59,6 +59,9 @@ from tilewave.lang.functions import tanh_approx as tanh_approx
 from tilewave.lang.index_mapping import IndexMapping as IndexMapping
 from tilewave.lang.kernel import wave as wave
 from tilewave.lang.loops import iterate as iterate
+from tilewave.lang.narrow import F4E2M1FN, F8E8M0FNU
+from tilewave.lang.narrow import bitcast as bitcast
+from tilewave.lang.narrow import scaled_mma as scaled_mma
 from tilewave.lang.observations import assert_ as assert_
 from tilewave.lang.observations import debug_log as debug_log
 from tilewave.lang.ops import *
@@ -119,6 +122,8 @@ from tilewave.options import set_default_run_config as set_default_run_config
 from tilewave.saved.loading import load as load
 
 bf16 = BF16
+f4e2m1fn = F4E2M1FN
+f8e8m0fnu = F8E8M0FNU
 f8e4m3fn = F8E4M3FN
 f8e4m3fnuz = F8E4M3FNUZ
 f8e5m2 = F8E5M2

@@ -164,6 +164,10 @@ class Trace(Builder):
     """Tiles that are 0 out of bounds along these dims, as every tile just read is."""
     read_from: dict[Value, Any] = field(default_factory=dict)
     """The memory of which a value is the workgroup's tile."""
+    mapped: dict[Value, tuple[Any, Any]] = field(default_factory=dict)
+    """The memory and the mapping by which a tile was read."""
+    scales: dict[Value, Value] = field(default_factory=dict)
+    """The tile that scales of `scaled_mma` were decoded from."""
     max_sizes: Mapping[Any, int] = field(default_factory=dict)
     """The largest lengths of dynamic dimensions that a workgroup takes whole."""
     allocations: list[Op] = field(default_factory=list)

@@ -92,6 +92,13 @@ def _range(dtype: torch.dtype) -> tuple[Any, Any]:
     return limits.min, limits.max
 
 
+def _data(x: Any) -> Any:
+    """Return the data of a tensor; Wave's kernels take unsigned bytes where they declare i8."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    return x.detach().view(torch.int8) if x.dtype == torch.uint8 else x.detach()
+
+
 S, CACHE = tilewave.sym.S, tilewave.MemoryLayout((tilewave.sym.CACHE, None, None))
 EXTENDED = {
     "k_cache": CACHE,
@@ -119,7 +126,7 @@ class CompiledInTest:
         self.compiled = tilewave.wave_compile(options, kernel, *schedules)
 
     def __call__(self, *arrays: Any, **named: Any) -> None:
-        self.compiled(*(x.detach() if isinstance(x, torch.Tensor) else x for x in arrays), **named)
+        self.compiled(*map(_data, arrays), **named)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.compiled, name)
@@ -213,6 +220,8 @@ def _noting(run: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
         run(module)
         if hasattr(module, "sympy"):
             module.sympy = Sympy("sympy")
+        if getattr(module, "Piecewise", None) is sympy.Piecewise:
+            module.Piecewise = tilewave.Piecewise
         for name, function in list(vars(module).items()):
             if inspect.isfunction(function) and function.__module__ == module.__name__ and "get_" in name:
                 setattr(module, name, _noted(f"{module.__name__.rpartition('.')[2]}.{name}", function))

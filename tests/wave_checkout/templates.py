@@ -60,6 +60,25 @@ def one_device(made: Any) -> None:
     checked_product(compiled(kernel, sizes), 130, 70, 96)
 
 
+def scaled(made: Any) -> None:
+    """Compare products of numbers of four bits, two to a byte, whose scales belong to 32 neighbours each."""
+    from wave_lang.kernel.wave.constraints import ScaledMMAType
+
+    m, n, k = 70, 40, 512
+    halves = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
+    given, exact = [], []
+    for rows in (m, n):
+        x = torch.randint(0, 256, (rows, k // 2), dtype=torch.uint8)
+        scale = torch.randint(120, 134, (rows, k // 32), dtype=torch.uint8)
+        given += [x, scale]
+        numbers = halves[torch.stack([x & 15, x >> 4], -1).flatten(1).long()]
+        exact.append(numbers * torch.exp2(scale.double() - 127).repeat_interleave(32, 1))
+    c, reference = torch.full((m, n), torch.nan), torch.empty(m, n)
+    compiled(*made((m, n, k), ScaledMMAType.F32_16x16x128_F8F6F4))(*given, c)
+    references.generate("mmt", exact, [reference], None)
+    references.current[-1].compare(c)
+
+
 def silu(made: Any) -> None:
     """Compare with the template's own formula, -1 / (-1 + 2^-x) · x · y, which is no SiLU."""
     import tilewave
@@ -83,6 +102,7 @@ def scaled_add(made: Any) -> None:
 
 ALONE: dict[str, Callable[[Any], None]] = {
     "dist_gemm.get_dist_gemm_kernel": one_device,
+    "gemm.get_scaled_gemm_kernel": scaled,
     "moe.get_gemm_kernel": moe_gemm,
     "moe.get_silu_and_mul_kernel": silu,
     "test_kernels.get_broadcast_scaled_add": scaled_add,

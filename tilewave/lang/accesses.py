@@ -46,6 +46,7 @@ def read(
     _want_mapping_by_name("read", memory, elements_per_thread)
     per_lane = count(trace, "read", elements_per_thread)
     mapping, values = _mapping(trace, "read", memory, mapping, mapping_dynamic_vals, source, target, at)
+    mapping = mapping.named_as(memory.dims) if mapping is not None else None
     if mapping is not None and mapping.dynamic_values:
         return _read_mapped(trace, memory, mapping, values, per_lane)
     at = at_groups(trace, memory, at) if mapping is None else at
@@ -64,6 +65,8 @@ def read(
         value = trace.emit(ir.Gather, memory.value, place.where(), through, type=kind)
     if mapping is None:
         trace.read_from[value] = memory
+    else:
+        trace.mapped[value] = (memory, mapping)
     its_dims = tuple(trace.goes_with.get(d, d) for d in tile_dims)
     if memory.has_edges:
         both = zip(its_dims, tile_dims, strict=True)

@@ -10,7 +10,7 @@ from typing import Any
 from tilewave.errors import ConstraintError, Loc, SymbolError, here
 from tilewave.lang.reordering import ReorderedTiles, places
 from tilewave.lang.symbols import CONDITIONS, Combined, Expression, Symbol, expression, want_no_hardware
-from tilewave.lang.wave_words import GenericDot
+from tilewave.lang.wave_words import GenericDot, ScaledMMAType
 from tilewave.mapping import Coverage, MappingError, as_mapping
 from tilewave.mapping import Mapping as TileMapping
 
@@ -391,7 +391,7 @@ class HardwareConstraint(Constraint):
 
 def instruction_asked(where: str, mma_type: object, loc: Loc) -> MMAType | None:
     """Return the instruction that an author asks for; None where the target chooses."""
-    if mma_type is None or isinstance(mma_type, GenericDot):
+    if mma_type is None or isinstance(mma_type, (GenericDot, ScaledMMAType)):
         return None
     if not isinstance(mma_type, MMAType):
         raise ConstraintError(f"{where}mma_type is {mma_type!r}, no MMAType", loc=loc, remedy=NAME_INSTRUCTION)

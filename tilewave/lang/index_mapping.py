@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 
 from tilewave.errors import Loc, TraceError, here
@@ -101,6 +101,19 @@ class IndexMapping:
     def keeps(self, dim: Expression) -> bool:
         """Return whether an index along this dim is the same in the tile and in memory."""
         return dim in self.inputs and self.inputs[dim] == self.outputs.get(dim)
+
+    def named_as(self, dims: Sequence[Expression]) -> IndexMapping:
+        """Return the mapping with dims such as K / 32 of a memory in the place of K, by which Wave names them."""
+        by = {part: d for d in dims if not isinstance(d, Symbol) and len({*d.symbols()}) == 1 for part in d.symbols()}
+        named = {**self.inputs, **self.outputs}
+        by = {s: d for s, d in by.items() if s in named and d not in named and s not in dims}
+        if not by:
+            return self
+
+        def renamed(side: Mapping[Expression, Expression]) -> dict[Expression, Expression]:
+            return {by.get(d, d) if isinstance(d, Symbol) else d: e for d, e in side.items()}
+
+        return replace(self, inputs=renamed(self.inputs), outputs=renamed(self.outputs))
 
     def tile_dims(self, name: str) -> tuple[Expression, ...]:
         """Return the dims of the tile that one side names, each by a separate iterator."""

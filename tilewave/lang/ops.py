@@ -30,7 +30,6 @@ from tilewave.trace import current
 
 __all__ = [
     "abs_",
-    "bitcast",
     "cast",
     "cos",
     "erf",

@@ -252,7 +252,7 @@ def remarks(without_effect: tuple[str, ...]) -> tuple[Remark, ...]:
 # -- names that are not there -----------------------------------------------------------------------------------------
 
 _INDICES = "write read(memory, at={V: indices}), which takes elements at indices along V"
-_SCALED = "scaled products are not supported; multiply by the scales before mma, or after it"
+_SCALED = "numbers of six bits are not supported; f4e2m1fn, f8e4m3fn and f8e5m2 are"
 
 OF_OTHERS = {
     **FROM_NUMPY,
@@ -275,7 +275,7 @@ NOT_THERE = {
     "rand": "write tilewave.random(seed, self_index(N)), a random f32 of [0, 1) for each index",
     "randint": "write random_bits(seed, self_index(N)), 32 random bits as a u32 for each index",
     "randn": "write sqrt(log(1 - random(seed, 2 * index)) * -2) * cos(random(seed, 2 * index + 1) * 6.2831853)",
-    **dict.fromkeys(("scaled_mma", "f4e2m1fn", "f6e2m3fn", "f8e8m0fnu"), _SCALED),
+    "f6e2m3fn": _SCALED,
     "sigmoid": "write 1 / (1 + exp(-x))",
     "get_default_scheduling_params": "leave it out, and its result out of subs: passes decide how loops are scheduled",
     "schedule": "leave it out: passes decide how loops are scheduled, and `tilewave diff` shows them",
