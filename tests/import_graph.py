@@ -46,7 +46,7 @@ def imports_of(package):
 def imports_in(module, source, modules):
     """Return the imports of the modules in one module's source."""
     found, tree = [], ast.parse(source)
-    loads = _loads_by_name(tree)
+    loads = any(name in source for name in LOADERS) and _loads_by_name(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [Import(_known(alias.name, modules), module, node.lineno) for alias in node.names]

@@ -3,6 +3,7 @@
 import pytest
 from lane_runs import CHIPS, EIGHT, FOUR, SCHEDULES, compiled_seed, configurations
 from machine_code import deletions, finding
+from sampled import ALL, some_of
 from seeds import SEEDS
 
 from tilewave import *
@@ -35,8 +36,12 @@ def keep_turns(compiled):
 
 
 def check_every_deletion_is_found(compiled, file, shape):
+    """Every barrier is deleted, and half of the waits and nops; all of them in the slow tests."""
     count, barriers, unnoticed = 0, 0, set()
-    for deleted, text in deletions(compiled.asm):
+    cases = list(deletions(compiled.asm))
+    waits = [case for case in cases if case[0] != "s_barrier"]
+    sample = some_of(waits, -(-len(waits) // 2))
+    for deleted, text in (case for case in cases if case in sample or case not in waits):
         found = finding(compiled, text, shape)
         barriers += deleted == "s_barrier"
         if found is None and deleted == "s_barrier":
@@ -46,7 +51,7 @@ def check_every_deletion_is_found(compiled, file, shape):
         assert found.loc.file.endswith(file), f"{deleted}: {found}"
         count += 1
     assert unnoticed == keep_turns(compiled)
-    assert count > 5
+    assert count > 5 if ALL else len(cases) > 5 and count
 
 
 @pytest.mark.parametrize("chip", CHIPS)
