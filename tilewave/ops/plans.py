@@ -3,8 +3,7 @@
 An operation describes a call as `CallWork`: its results, and the launches that fill them, in views of its arrays. All
 of this follows from the arrays' layout (shape, strides, dtype, device, and address alignment), so a `Plan` is stored
 under that key: the next such call allocates its results, passes addresses, and launches. What else a launch relies on,
-it checks itself: on a GPU that nothing overlaps a written array, the stream, and whether a graph records it. On a CPU a
-call that writes to the caller's arrays takes the full path every time.
+it checks itself: that nothing overlaps a written array, and on a GPU the stream, and whether a graph records it.
 """
 
 from __future__ import annotations

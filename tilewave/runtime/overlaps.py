@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,6 +34,19 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int)
     last = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
     low, high = sum(min(0, step) for step in last), sum(max(0, step) for step in last) + item_bytes
     return ByteLayout(low, high, any(stride % item_bytes for stride in strides))
+
+
+def distances(
+    layouts: Sequence[ByteLayout], written: Collection[int], fresh: Collection[int]
+) -> tuple[tuple[int, int, int, int], ...]:
+    """Return what decides whether written arrays are apart from others, for arrays of these layouts at any addresses.
+
+    (i, j, low, high): the byte ranges of arrays i and j meet where j begins more than `low` and less than `high` bytes
+    after i. Arrays that are `fresh`, and no one else's, are apart from all.
+    """
+    old = [i for i in range(len(layouts)) if i not in fresh]
+    pairs = ((i, j) for i in old if i in written for j in old if j != i and not (j in written and j < i))
+    return tuple((i, j, layouts[i].low - layouts[j].high, layouts[i].high - layouts[j].low) for i, j in pairs)
 
 
 def impossible(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> str:

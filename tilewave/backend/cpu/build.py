@@ -29,6 +29,7 @@ from tilewave.runtime.arrays import Parameter, quick_address
 from tilewave.runtime.cache import compile_key, default_cache
 from tilewave.runtime.call_checks import check_host_call, plain_pointers
 from tilewave.runtime.cpu import CpuLaunch, CpuProgram
+from tilewave.runtime.overlaps import distances, layout_of
 from tilewave.runtime.pool import default_threads
 from tilewave.runtime.records import AGAIN
 
@@ -98,17 +99,22 @@ class CpuBuild(Build):
         self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
     ) -> ReplayedCall | None:
         found, address = sized(arrays, given), quick_address(arrays)
-        written = [i for i, p in enumerate(found.parameters) if p.written]
-        if address is None or not {*written} <= {*fresh}:
+        if address is None:
             return None
+        written = {i for i, p in enumerate(found.parameters) if p.written}
         views = check_host_call(self.tiles.name, found.parameters, arrays)
+        near = distances([layout_of(v.shape, v.strides, v.dtype.bytes) for v in views], written, fresh)
         call, same, threads = self.program.replay(views), tuple(found.numbers), self._threads
 
         def made(arrays: tuple[Any, ...], words: Sequence[int] = ()) -> int:
             numbers = sized.with_others(same, words) if words else same
             if numbers is None:
                 return 1
-            call(map(address, arrays), numbers, threads())
+            at = [*map(address, arrays)]
+            for i, j, low, high in near:
+                if low < at[j] - at[i] < high:
+                    return 1
+            call(at, numbers, threads())
             return 0
 
         return made

@@ -2,8 +2,8 @@
 
 A panel stores group after group along the depth, and within a group the rows one after the other. Where a panel is
 inside its memory and the memory is contiguous along the depth, a square of groups is loaded row by row, transposed in
-registers and stored; where it is contiguous along the rows, groups of one element are copied. Boundary panels are
-copied element by element.
+registers and stored; where it is contiguous along the rows, groups of one element are copied, for neighbouring panels
+together. Boundary panels are copied element by element.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from tilewave.lower.numbers import cast
 
 LONGEST_TRANSPOSED_BITS = 64
 """Groups up to this size are transposed in registers; longer ones are copied row by row."""
+NEIGHBOURING_BYTES = 1024
+"""The bytes at one depth that a task copies into neighbouring panels. A large matrix has each depth on another page of
+memory, and looking it up takes longer than a line: 2048 columns of f32 are packed 3 times as fast as panel by panel."""
 
 
 def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: Place, target: CpuTarget) -> None:
@@ -46,7 +49,7 @@ def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: Place, ta
 
         def straight() -> None:
             def copied() -> None:
-                panel.each_group(whole_groups, 1, panel.copy)
+                panel.copy_neighbours(whole_groups)
                 panel.slowly(whole_groups)
 
             f.when(along_rows, copied, lambda: panel.slowly("0"))
@@ -70,6 +73,8 @@ class _Panel:
     row_axis: int
     depth_axis: int
     outer: tuple[str, ...]
+    number: str
+    """The number of the panel among those of its batch."""
     first_row: str
     base: str
     groups: str
@@ -91,7 +96,7 @@ class _Panel:
         start = f.value(f"mul i64 %number, {times(f, groups, rows * depth)}")
         base = f.value(f"getelementptr {in_memory(kind.dtype)}, ptr {packed.pointer}, i64 {start}")
         return _Panel(
-            f, source, op.row_axis, op.depth_axis, tuple(outer), first_row, base, groups, rows, depth, kind.dtype
+            f, source, op.row_axis, op.depth_axis, tuple(outer), panel, first_row, base, groups, rows, depth, kind.dtype
         )
 
     def position(self, row: str, k: str) -> list[str]:
@@ -143,11 +148,35 @@ class _Panel:
             found = self.loaded(address, self.depth)
             store(f, self.dtype, found, self.target(group, row * self.depth), self.depth)
 
-    def copy(self, group: str) -> None:
-        """Copy one element of every row; these are contiguous in the source."""
+    def copy_neighbours(self, groups: str) -> None:
+        """Copy groups of one element of this panel and of the panels after it, where its number is a multiple.
+
+        The tasks of these other panels have nothing to copy.
+        """
+        if groups == "0":
+            return
         f = self.f
-        address = self.source.address(f, self.position(self.first_row, group))
-        store(f, self.dtype, self.loaded(address, self.rows), self.target(group), self.rows)
+        together = max(1, NEIGHBOURING_BYTES // (self.rows * self.source.dtype.bytes))
+        is_first = f.value(f"icmp eq i64 {f.value(f'urem i64 {self.number}, {together}')}, 0")
+        whole = less(f, parts(f, self.source.extents[self.row_axis], self.rows), self.number)
+        count = f.value(f"call i64 @llvm.smin.i64(i64 {whole}, i64 {together})")
+
+        def of_each_panel(group: str) -> None:
+            def one(i: str, _: list[Typed]) -> list[Typed]:
+                self.copy(group, i)
+                return []
+
+            f.loop(count, [], one)
+
+        f.when(is_first, lambda: self.each_group(groups, 1, of_each_panel), lambda: None)
+
+    def copy(self, group: str, further: str) -> None:
+        """Copy one element of every row, contiguous in the source, of the panel that is so many `further`."""
+        f = self.f
+        row = f.value(f"add i64 {self.first_row}, {times(f, further, self.rows)}")
+        address = self.source.address(f, self.position(row, group))
+        offset = f.value(f"mul i64 {further}, {times(f, self.groups, self.rows * self.depth)}")
+        store(f, self.dtype, self.loaded(address, self.rows), self.target(group, offset), self.rows)
 
     def slowly(self, first_group: str) -> None:
         """Copy the groups from `first_group` on, element by element, with 0 past the end of the memory."""
