@@ -361,8 +361,9 @@ def test_names_of_waves_host_code():
     assert [index_symbol(f"$T{n}") for n in range(3)] == [THREAD_0, THREAD_1, THREAD_2]
     assert isinstance(M, tkl.IndexSymbol) and isinstance(M + 1, tkl.IndexExpr) and isinstance(f16, tkl.DataType)
     assert tkl.AddressSpace.SHARED_MEMORY is SHARED_ADDRESS_SPACE
+    HardwareConstraint(mma_type=tkw.ScaledMMAType.F32_16x16x128_F8F6F4)
     with pytest.raises(ConstraintError, match="no MMAType"):
-        HardwareConstraint(mma_type=tkw.ScaledMMAType.F32_16x16x128_F8F6F4)
+        HardwareConstraint(mma_type="F32_16x16x128_F8F6F4")
     HardwareConstraint(threads_per_wave=64, n_service_waves=2, max_bits_per_load=64)
 
 

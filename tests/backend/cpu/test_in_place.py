@@ -6,6 +6,7 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, check_product, gemm, poi
 
 from tilewave import *
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
+from tilewave.cost.work import UNSAID
 from tilewave.tune.space import IN_PLACE
 
 HERE = [s.name for s in INSTRUCTION_SETS.values() if runs_here(s) and not s.matrix_unit]
@@ -97,8 +98,8 @@ def test_one_row_is_read_in_place_by_default_and_large_products_are_packed():
         options = WaveCompileOptions(subs=dict(zip((M, N, K), shape, strict=True)), target="cpu")
         return wave_compile(options, gemm(f32, f32, out=f32)).choice
 
-    assert chosen(1, 4096, 4096).is_in_place and chosen(4096, 1, 4096).is_in_place
-    assert not chosen(2048, 2048, 2048).is_in_place
+    assert chosen(1, 4096, 4096).knob(IN_PLACE) == chosen(4096, 1, 4096).knob(IN_PLACE) == 1
+    assert chosen(2048, 2048, 2048).knob(IN_PLACE) == UNSAID
     assert "in_place=1 to keep it" in chosen(1, 4096, 4096).remarks().remedy
 
 
