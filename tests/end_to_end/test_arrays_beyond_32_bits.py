@@ -99,12 +99,33 @@ def test_a_product_of_rows_that_lie_far_apart_as_machine_code(chip, which, emula
 RESULT = re.compile(r"\t(?:@!?%p\d+ )?([\w.]+) *\t(?:%p\d+\|)?(\{?[^,;]*\}?), (.*);")
 REGISTER = re.compile(r"%\w+\d+")
 NARROW = re.compile(r"(cvt|ld\.param|mul\.lo|mad\.lo|add|shl)\.[a-z]?\w*32\b|cvt\.[a-z](32|16)\.")
+LOWEST = re.compile(r"and\.b32\s.*, \d$")
+
+
+def text_of(step):
+    return f"{step[1]} {step[3]}"
+
+
+def of_lowest_bits(steps):
+    """The registers of 32 bits that tell how an address is aligned: all that use them keep the lowest bits alone."""
+    uses, found, before = {}, set(), -1
+    for step in steps:
+        for register in REGISTER.findall(step[3]):
+            uses.setdefault(register, []).append(step)
+    while before < len(found):
+        before = len(found)
+        for register, using in uses.items():
+            if all(LOWEST.match(text_of(s)) or (s[1] == "neg.s32" and s[2] in found) for s in using):
+                found.add(register)
+    return {register for register in found if register.startswith("%r") and not register.startswith("%rd")}
 
 
 def narrowed(ptx, strides):
-    """The instructions that make 32 bits of a stride, or of what was computed from one."""
+    """The instructions that make 32 bits of a stride, or of what was computed from one, but of its lowest bits."""
     steps = [RESULT.match(line) for line in ptx.splitlines()]
     steps = [step for step in steps if step and not step[1].startswith(("setp", "ld.global", "ld.shared", "st."))]
+    lowest = of_lowest_bits(steps)
+    steps = [step for step in steps if step[2] not in lowest and not LOWEST.match(text_of(step))]
     params = [f"param_{number}]" for number in strides]
     far, before = set(), -1
     while before < len(far):
