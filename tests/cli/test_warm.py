@@ -11,6 +11,7 @@ from tilewave.errors import TilewaveError
 from tilewave.ir.types import F32
 from tilewave.kernels.linear import product_kernel
 from tilewave.kernels.products import K, M, N
+from tilewave.ops import products
 
 SIZES = {M: 96, N: 80, K: 64}
 
@@ -26,6 +27,7 @@ def of_the_call(tasks):
 def directory(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWAVE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TILEWAVE_BACKGROUND", "0")
+    monkeypatch.setattr(products.matmul, "kept", {})  # plans of tests before have their kernels compiled
     product_kernel.cache_clear()
     yield tmp_path / "cache"
     product_kernel.cache_clear()
