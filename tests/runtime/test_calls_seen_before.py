@@ -210,11 +210,20 @@ def test_a_call_is_made_again_with_other_arrays_and_numbers():
     assert np.array_equal(to, a + np.float32(0.5))
 
 
-def test_what_a_call_writes_must_be_nobody_elses_to_be_written_unseen():
+def test_what_a_call_writes_is_written_unseen_where_it_is_nobody_elses_or_apart_from_all():
     a, c = arrays()
     shifted(a, c, 0.5)
-    assert shifted.replay((a, c, 0.5), []) is None
-    assert shifted.replay((a, c, 0.5), [0]) is None
+    memory = np.zeros(3 * a.size, np.float32)
+    from_, to = (memory[start : start + a.size].reshape(SHAPE) for start in (0, a.size))
+    from_[...] = a
+    for fresh in ([], [0]):
+        again = shifted.replay((a, c, 0.5), fresh)
+        assert again((from_, to)) == 0 and np.array_equal(to, a + np.float32(0.5))
+    near = memory[a.size - 1 : 2 * a.size - 1].reshape(SHAPE)
+    before = memory.copy()
+    assert shifted.replay((a, c, 0.5), [])((from_, near)) == 1, "one element is in both"
+    assert np.array_equal(memory, before)
+    assert shifted.replay((a, c, 0.5), [1])((a, c)) == 0
 
 
 def test_a_number_that_is_none_is_told_for_a_call_again():
