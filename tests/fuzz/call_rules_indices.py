@@ -9,7 +9,7 @@ import numpy as np
 
 from . import call_references as ref
 from .call_references import Result, arithmetic, written
-from .call_rules import Asked, Given, Unfit, _product_dtype, floats, same_shape
+from .call_rules import WIDE, Asked, Given, Unfit, _product_dtype, floats, same_shape
 from .call_rules_rows import axis_of
 from .program import FLOATS
 
@@ -68,7 +68,7 @@ def index_add(asked: Asked) -> dict[str, Result]:
     of = arithmetic(x.dtype)
     found, magnitude, finite = (_added(*each, axis) for each in _addends(x.x, index.x, source.x, alpha))
     if not is_float:
-        return {"out": written(found, np.zeros(found.shape), dtype, x.dtype)}
+        return {"out": _of_whole_sums(found, x.dtype, dtype)}
     err = ref.unsure(magnitude, ref.gamma(index.x.size + ref.MORE, of) * magnitude, of)
     return {"out": written(*ref.infinite_or_nan(found, err, finite, of), dtype, of)}
 
@@ -86,6 +86,12 @@ def _added(x: np.ndarray, index: np.ndarray, source: np.ndarray, axis: int) -> n
     found, there = np.moveaxis(x, axis, 0).copy(), (index >= 0) & (index < x.shape[axis])
     np.add.at(found, index[there], np.moveaxis(source, axis, 0)[there])
     return np.moveaxis(found, 0, axis)
+
+
+def _of_whole_sums(found: np.ndarray, added: str, dtype: str) -> Result:
+    """Sums of integers, which wrap around in the dtype that they are added in, as they are written."""
+    of = WIDE.get(added, added)
+    return written(written(found, np.zeros(found.shape), of).x, np.zeros(found.shape), dtype, of)
 
 
 def bincount(asked: Asked) -> dict[str, Result]:
@@ -108,7 +114,7 @@ def bincount(asked: Asked) -> dict[str, Result]:
         _counted(x.x[there], v[there], length) for v in (each, abs(each), ref.finite_part(each))
     )
     if default not in FLOATS:
-        return {"out": written(found, np.zeros(length), dtype, default)}
+        return {"out": _of_whole_sums(found, default, dtype)}
     of = arithmetic(default)
     err = ref.unsure(magnitude, ref.gamma(x.x.size + ref.MORE, of) * magnitude, of)
     return {"out": written(*ref.infinite_or_nan(found, err, finite, of), dtype, of)}
