@@ -184,6 +184,7 @@ REFUSED = [
     (lambda: ops.cross_entropy(X[None], INDEX[None]), CallError, "one row or a matrix of rows"),
     (lambda: ops.cross_entropy(X[:, :0], INDEX), CallError, "logits have no columns"),
     (lambda: ops.cross_entropy(X, INDEX, reduction="most"), CallError, "reduction is 'most'"),
+    (lambda: ops.cross_entropy(X, INDEX, reduction=X), CallError, "reduction is array"),
     (lambda: ops.cross_entropy(X, INDEX, ignore_index=1.5), CallError, "ignore_index is 1.5, not an integer"),
     (lambda: ops.cross_entropy(X.astype(int), INDEX), DTypeError, "cross_entropy: logits is i64, but it takes floats"),
 ]

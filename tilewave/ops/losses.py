@@ -18,6 +18,7 @@ from tilewave.ops.arrays import Array, ArrayLibrary, folded, spelled, target_of
 from tilewave.ops.indexed import want_indices
 from tilewave.ops.plans import CallWork, KernelLaunch, Operated
 from tilewave.ops.results import prepared, written
+from tilewave.runtime.remedies import brief
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -99,6 +100,6 @@ def _rows(lib: ArrayLibrary, x: Array, dtype: DType) -> Rows:
 
 def want_reduction(reduction: object) -> None:
     """Raise an error where a reduction is none of those of cross_entropy."""
-    if reduction not in REDUCTIONS:
-        what = f"cross_entropy: reduction is {reduction!r}"
+    if not isinstance(reduction, str) or reduction not in REDUCTIONS:
+        what = f"cross_entropy: reduction is {brief(reduction)}"
         raise CallError(what, loc=here(), remedy=f"pass one of {', '.join(map(repr, REDUCTIONS))}")
