@@ -49,6 +49,7 @@ def written(x: np.ndarray, err: np.ndarray, dtype: str, of: str = "f32") -> Resu
         return Result(x != 0, np.where(np.abs(x) > err, 0, np.inf), dtype)
     if dtype not in FLOATS:
         return _whole(x, err, dtype)
+    x = x.astype(np.float64)  # of the least i64 there is no absolute value
     info = ml_dtypes.finfo(NUMPY[dtype])
     if dtype not in (of, "f64"):
         err = err + (np.abs(x) + err) * float(info.eps) / 2 + float(info.smallest_subnormal) / 2
