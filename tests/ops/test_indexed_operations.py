@@ -176,6 +176,7 @@ REFUSED = [
         "alpha is 0.5, but what it multiplies is i32",
     ),
     (lambda: ops.index_add(X, 0, INDEX, X, alpha="2"), CallError, "alpha is '2', not a number"),
+    (lambda: ops.index_add(X, 0, INDEX, X, alpha=10**400), CallError, "not a finite number"),
     (lambda: ops.bincount(X, 5), DTypeError, "bincount: x is f32, but indices are integers"),
     (lambda: ops.bincount(INDEX, -1), CallError, "bincount: length is -1"),
     (lambda: ops.bincount(INDEX, 5, F[:2]), CallError, "weights is 2, but x is 3"),

@@ -95,7 +95,8 @@ def checked_seed(caller: str, seed: Any) -> int:
 
 def checked_alpha(caller: str, alpha: Any) -> float:
     """Return the factor of what is added."""
-    return alpha if type(alpha) is int else _finite(caller, "alpha", alpha, "pass alpha=1")
+    found = _finite(caller, "alpha", alpha, "pass alpha=1")
+    return alpha if type(alpha) is int else found
 
 
 def checked_k(caller: str, k: Any) -> int:
