@@ -84,6 +84,8 @@ def _short(message: object) -> str:
 
 
 def _of_error(error: Exception, want: Expected, arrays: dict[str, Buffered], way: str) -> Outcome:
+    if isinstance(error, MemoryError) and want.unfit:
+        return Outcome("refused", way, str(error))  # by numpy or torch, who allocate what is asked for
     if not isinstance(error, TilewaveError):
         return Outcome(f"raised {type(error).__name__}: {_short(error)}", way, str(error))
     touched = changed_outside(arrays, set())

@@ -60,7 +60,7 @@ def index_add(asked: Asked) -> dict[str, Result]:
     if x.dtype != source.dtype or "bool" in (x.dtype, source.dtype):
         raise Unfit("x and source have two dtypes, or no sums")
     is_float = x.dtype in FLOATS
-    if alpha is None or (not is_float and not float(alpha).is_integer()):
+    if alpha is None or (not is_float and not (float(alpha).is_integer() and abs(alpha) < 2**63)):
         raise Unfit("alpha is no factor of such numbers")
     asked.check_written("out", x.shape)
     dtype = asked.out_dtype("out", x.dtype)

@@ -80,6 +80,14 @@ def losses_of(logits, labels, ignored=-100):
     return np.where(there, lse - wide[np.arange(len(wide)), np.where(there, labels, 0)], 0), there
 
 
+@pytest.mark.parametrize(("dtype", "alpha"), [(np.int64, 1e300), (np.int32, 2**31), (np.float32, 1e300)])
+def test_an_alpha_that_sums_cannot_have_is_refused_before_anything_is_written(dtype, alpha):
+    x, index, out = np.ones((3, 5), dtype), np.arange(3), np.full((3, 5), 7, dtype)
+    with pytest.raises(CallError, match="alpha is"):
+        ops.index_add(x, 0, index, x, alpha=alpha, out=out)
+    assert (out == 7).all()
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("ignored", [-100, 7])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

@@ -114,6 +114,7 @@ def _index_add(
         None if alpha == 1 else sums,
     )
     numbers = () if alpha == 1 else (_factor(alpha, sums),)
+    add.words(numbers)  # raises an error before the first launch writes
     launches = [_copied(lib, "x", axis.view(x, axis.length), name, total)]
     if prod(source.shape):
         arrays = {"source": axis.view(source, index.shape[0]), "index": index, name: total}
