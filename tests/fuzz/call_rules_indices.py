@@ -129,6 +129,8 @@ def _counted(x: np.ndarray, weights: np.ndarray, length: int) -> np.ndarray:
 def cross_entropy(asked: Asked) -> dict[str, Result]:
     logits, labels, reduction = asked.array("logits"), asked.array("labels"), asked.said("reduction", "mean")
     ignored = asked.integer("ignore_index", -100)
+    if ignored is not None and not -(2**63) <= ignored < 2**63:
+        raise Unfit("no label is ignore_index")
     floats("cross_entropy", logits)
     indices("labels", labels)
     if not (isinstance(reduction, str) and reduction in REDUCTIONS):

@@ -194,6 +194,7 @@ REFUSED = [
     (lambda: ops.cross_entropy(X[:, :0], INDEX), CallError, "logits have no columns"),
     (lambda: ops.cross_entropy(X, INDEX, reduction="most"), CallError, "reduction is 'most'"),
     (lambda: ops.cross_entropy(X, INDEX, reduction=X), CallError, "reduction is array"),
+    (lambda: ops.cross_entropy(X, INDEX, ignore_index=2**63), CallError, "ignore_index is 9223372036854775808"),
     (lambda: ops.cross_entropy(X, INDEX, ignore_index=1.5), CallError, "ignore_index is 1.5, not an integer"),
     (lambda: ops.cross_entropy(X.astype(int), INDEX), DTypeError, "cross_entropy: logits is i64, but it takes floats"),
 ]

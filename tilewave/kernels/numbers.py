@@ -114,7 +114,11 @@ def checked_length(caller: str, length: Any) -> int:
 
 def checked_ignored(caller: str, ignored: Any) -> int:
     """Return the label that asks for nothing."""
-    return _whole(caller, "ignore_index", ignored, "pass ignore_index=-100")
+    found = _whole(caller, "ignore_index", ignored, "pass ignore_index=-100")
+    if not -(2**63) <= found < 2**63:
+        what = f"{caller}: ignore_index is {brief(ignored)}, which no i64 holds"
+        raise CallError(what, loc=here(), remedy="pass ignore_index=-100")
+    return found
 
 
 def _whole(caller: str, name: str, value: Any, remedy: str) -> int:

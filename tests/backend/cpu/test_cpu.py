@@ -14,6 +14,7 @@ from kernels import *
 from sampled import examples
 from strategies import kernels as random_kernels
 
+from tilewave import ops
 from tilewave.backend.assembler import AssemblyFailed, LlvmMachine, assemble
 from tilewave.backend.cpu.build import build_cpu
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, host_instruction_set, runs_here
@@ -187,6 +188,21 @@ def gemm_of(m, n, k, threads=None, dtype=f32):
     rng = np.random.default_rng(5)
     a, b = random_array(rng, (m, k), dtype), random_array(rng, (n, k), dtype)
     return kernel, a, b
+
+
+@pytest.mark.parametrize("cols", [256, 300, 700])
+@pytest.mark.parametrize("are_open", [True, False], ids=["open", "known"])
+def test_neighbouring_panels_of_rows_are_packed_together(cols, are_open):
+    """B in rows, with panels of several tasks, of which the last may be no whole one; then batches of it."""
+    rng = np.random.default_rng(3)
+    a, b, c = random_array(rng, (20, 37), f32), random_array(rng, (37, cols), f32), poisoned((20, cols), f32)
+    known = {} if are_open else {K: 37, N: cols, M: 20}
+    made = ops.matmul.kernel(a, b).compile(target="cpu", subs={**known, BLOCK_M: 16, BLOCK_N: 64, BLOCK_K: 32})
+    made(a, b, c)
+    check_product(c, a, np.ascontiguousarray(b.T))
+    batches = np.stack([b, b[::-1], 2 * b])
+    for found, one in zip(ops.matmul(a, batches), batches, strict=True):
+        check_product(found, a, np.ascontiguousarray(one.T))
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "5"])

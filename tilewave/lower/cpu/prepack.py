@@ -23,7 +23,7 @@ LONGEST_TRANSPOSED_BITS = 64
 """Groups up to this size are transposed in registers; longer ones are copied row by row."""
 NEIGHBOURING_BYTES = 1024
 """The bytes at one depth that a task copies into neighbouring panels. A large matrix has each depth on another page of
-memory, and looking it up takes longer than a line: 2048 columns of f32 are packed 3 times as fast as panel by panel."""
+memory, which is looked up once for all of them: a product of 14 x 4096 x 1024 takes 0.8 of the time (Xeon, avx512)."""
 
 
 def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: Place, target: CpuTarget) -> None:
@@ -159,7 +159,7 @@ class _Panel:
         together = max(1, NEIGHBOURING_BYTES // (self.rows * self.source.dtype.bytes))
         is_first = f.value(f"icmp eq i64 {f.value(f'urem i64 {self.number}, {together}')}, 0")
         whole = less(f, parts(f, self.source.extents[self.row_axis], self.rows), self.number)
-        count = f.value(f"call i64 @llvm.smin.i64(i64 {whole}, i64 {together})")
+        count = f.call("i64", "llvm.smin.i64", [("i64", whole), ("i64", str(together))])
 
         def of_each_panel(group: str) -> None:
             def one(i: str, _: list[Typed]) -> list[Typed]:
