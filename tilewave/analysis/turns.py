@@ -1,6 +1,6 @@
 """Whether sums across workgroups in turns have one order, and end: proved for the sizes of a launch.
 
-A workgroup takes a turn at a tile where it adds to it. Each addend is added once, and in one order, if the turns at a
+A workgroup takes a turn at a tile where it adds to it. Each addend is added once, in a fixed order, if the turns at a
 tile are 0, 1, 2, …, each taken once. And no workgroup waits in a circle if the workgroups that take them ascend:
 
     Workgroups start in the order of their numbers, so of those that have not ended the one of the lowest number has
