@@ -65,6 +65,18 @@ RACES = {
         "wave {} writes s{}, which wave {} read with no barrier between",
         "the read",
     ),
+    "a read by lanes masked out of it, of the first element": (
+        """  %s = allocate() : memory<8x8xf32, shared>
+  %x = load(%a, [%t, %zero], []) ROW : vector<8xf32>
+  store(%x, %s, [%t, %zero], []) ROW // first
+MISSING
+  %low = less(%lane, %one) : bool
+  %y = load(%s, [%t, %zero], [%low]) ROW : vector<8xf32> // second
+  store(%y, %c, [%t, %zero], []) ROW
+""",
+        "wave {} reads s{}, which wave {} wrote with no barrier between",
+        "the write",
+    ),
     "a read of global memory that another wave writes": (
         """  %x = load(%a, [%t, %zero], []) ROW : vector<8xf32>
   store(%x, %c, [%t, %zero], []) ROW // first

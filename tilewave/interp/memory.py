@@ -24,6 +24,7 @@ from tilewave.ir.overlays import NONE, meeting
 from tilewave.ir.types import Memory
 
 NO_ACCESS = 0
+FIRST = np.zeros(1, np.int64)
 PAST = {"read": "read", "write": "wrote", "change": "changed"}
 
 
@@ -249,23 +250,34 @@ class LaneMemory:
             other._note_write(ledger, access, there, None)
             other.data[there] = other.poison
 
+    def note_dropped_read(self, ledger: Ledger, access: WaveAccess) -> None:
+        """Record that lanes masked out of a load read the first element, as compiled code does, and drop it."""
+        if self.is_tracked:
+            self._order_read(ledger, access, FIRST)
+        for other, there in self.met(FIRST):
+            if other.is_tracked:
+                other._order_read(ledger, access, there)
+
     def _note_read(self, ledger: Ledger, access: WaveAccess, flat: Array) -> None:
         self.was_read = True
         if not self.is_tracked:
             return
-        number = ledger.add(access)
-        self._want_order(ledger, access, self.tables["writer"], flat)
-        for name in ("twins", "changers"):
-            if name in self.tables:
-                self._want_order(ledger, access, self.tables[name], flat)
+        self._order_read(ledger, access, flat)
         if self.buffer is None and ledger.suspicion is None:
             stamps = self.tables["writer"][0].take(flat)
             if stamps.size and stamps.min() == NO_ACCESS:
                 at = self.element(flat[np.flatnonzero(stamps == NO_ACCESS)[0]])
                 why = f"{access.who} reads {at}, which was never written"
                 ledger.suspicion = InterpreterError(why, loc=access.op.loc)
-        self.table("copies" if access.copied else "readers", self.waves)[access.wave][flat] = number
         self._touch(flat)
+
+    def _order_read(self, ledger: Ledger, access: WaveAccess, flat: Array) -> None:
+        number = ledger.add(access)
+        self._want_order(ledger, access, self.tables["writer"], flat)
+        for name in ("twins", "changers"):
+            if name in self.tables:
+                self._want_order(ledger, access, self.tables[name], flat)
+        self.table("copies" if access.copied else "readers", self.waves)[access.wave][flat] = number
 
     def _note_write(self, ledger: Ledger, access: WaveAccess, flat: Array, new: Array | None) -> None:
         number = ledger.add(access)

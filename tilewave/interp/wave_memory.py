@@ -146,9 +146,13 @@ def mask_of(
 
 def take(wave: WaveState, op: Load | LoadTransposed | LoadEach, memory: LaneMemory, elements: Elements) -> Array:
     kept = elements.kept
+    masks_some = memory.buffer is None and elements.active is not None and len(kept) < elements.flat.size
+    if len(kept) or masks_some:
+        access = wave.access(op, "read", read_late(wave, op, memory))
+    if masks_some:
+        memory.note_dropped_read(wave.state.ledger, access)
     if len(kept):
         wave.want_waited(op, memory)
-        access = wave.access(op, "read", read_late(wave, op, memory))
         if memory.is_tracked:
             lanes = lane_bits(elements.flat, elements.active, wave.state.lanes)
             memory.order_lanes(wave.state.ledger, access, kept, lanes, None)

@@ -112,7 +112,11 @@ class _UnalignedRows:
             out.effect(cls, x, self.op.memory, where, mask, steps, self.op.guard)
 
     def accesses(self, chunks: WaveChunks) -> Iterator[tuple[type[Store], Value, tuple[Value, ...], tuple[Value, ...]]]:
-        """Emit the loads of whole accesses, or of elements at the ends of rows, and yield the stores."""
+        """Emit the loads of whole accesses, or of elements at the ends of rows, and yield the stores.
+
+        All lanes load, those without a store from the nearest elements of their own wave: what is masked out of a
+        load reads the first element of the memory, to which another wave may be storing.
+        """
         lanes, op, out, width = self.lanes, self.op, self.lanes.out, self.chunks.width
         per_row = chunks.columns // width if chunks.width > 1 else width
         rows_at_once = lanes.lanes // per_row
@@ -132,7 +136,8 @@ class _UnalignedRows:
                 there = before > 0
             truths = [there, row < chunks.rows] if chunks.rows % rows_at_once else [there]
             mask = self.masked(truths, at[op.axes[-2]])
-            x = out.emit(Load, op.shared, (wave, row.value, column.value), mask, ((0, 0, 1),), type=kind)
+            own = (row.smaller(chunks.rows - 1).value, column.smaller(chunks.columns - chunks.width).value)
+            x = out.emit(Load, op.shared, (wave, *own), (), ((0, 0, 1),), type=kind)
             where = list(at)
             where[op.axes[-1]] = (Number(out, at[op.axes[-1]]) + column).value
             yield StoreUnaligned if chunks.width > 1 else Store, x, tuple(where), mask
@@ -276,8 +281,9 @@ def store_rows(
     passes = (count + (at_once - 1)) // at_once
     with repeated(lanes, Number(lanes.out, lanes.out.const(len(chunks)))) as chunk, repeated(lanes, passes) as step:
         own, there = step * at_once + row, list(at)
-        mask, inside = ((own < count).value,), (group, (chunk + first).value)
-        x = lanes.out.emit(Load, op.shared, (*inside, own.value, column.value), mask, ((0, 0, 0, 1),), type=kind)
+        mask = ((own < count).value,)
+        source = (group, (chunk + first).value, own.smaller(op.shared.type.shape[2] - 1).value, column.value)
+        x = lanes.out.emit(Load, op.shared, source, (), ((0, 0, 0, 1),), type=kind)  # by all, as in `_UnalignedRows`
         there[row_axis] = (own + Number(lanes.out, at[row_axis])).value
         there[column_axis] = (chunk * columns + column + Number(lanes.out, at[column_axis])).value
         length = op.memory.type.extents[column_axis]
