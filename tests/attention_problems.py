@@ -60,7 +60,8 @@ class Problem:
 
     @property
     def scores(self):
-        return Scores(**{"scale": self.size**-0.5, **self.asked})
+        asked = {"scale": None, "causal": False, "window": None, "soft_cap": None, **self.asked}
+        return Scores.of("attention", Heads(self.size, self.size_v), **asked)
 
     @property
     def sharing(self):

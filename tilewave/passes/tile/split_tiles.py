@@ -9,8 +9,8 @@ tile 128x256, blocks 8x16:
                                                %sum = loop(%trips, [%zero]) … : tile<8x16xf32> …
                                                write(%sum, %c, [%m_1, %n_1])
 
-Columns are outermost, so that a panel of the second operand stays in the nearest cache while those of the first stream
-by; blocks wholly outside the memory are not computed.
+Columns are outermost around products, so that a panel of the second operand stays in the nearest cache while those of
+the first stream by; elsewhere rows are, as in memory. Blocks wholly outside the memory are not computed.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class _Plan:
         return Reduce in kinds and Mma not in kinds
 
     def find_cuts(self, wishes: tuple[int, int]) -> list[BlockAxis]:
-        """Return the split axes in the order of their loops: batches, columns, rows."""
+        """Return the split axes in the order of their loops."""
         tile, loc = self.writes[0].tile, self.writes[0].loc
         labels, shape = self.axes.of(tile), tile.type.shape
         want(len(set(labels)) == len(labels), ALONG_ITSELF, loc)
@@ -188,7 +188,9 @@ class _Plan:
             extent = largest_divisor(whole, wish)
             if extent < whole:
                 cuts.append(BlockAxis(label, name, extent, whole // extent, self.begin(label, whole)))
-        return sorted(cuts, key=lambda cut: ("batch_block", "column_block", "row_block").index(cut.name))
+        multiplies = any(isinstance(op, Mma) for op in self.all)
+        inner = ("column_block", "row_block") if multiplies else ("row_block", "column_block")
+        return sorted(cuts, key=lambda cut: ("batch_block", *inner).index(cut.name))
 
     def check_products(self) -> None:
         """Raise `Left` for a product that lacks a split axis: it would be computed again for each block."""
