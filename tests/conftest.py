@@ -105,6 +105,17 @@ def target(request, monkeypatch):
     return request.param
 
 
+def pytest_collect_directory(path, parent):
+    """The second worker collects from the end, so that each rewrites the assertions of half of the modules for both."""
+    from_the_end = os.environ.get("PYTEST_XDIST_WORKER") == "gw1" and not (path / "__init__.py").exists()
+    return FromTheEnd.from_parent(parent, path=path) if from_the_end else None
+
+
+class FromTheEnd(pytest.Dir):
+    def collect(self):
+        return reversed([*super().collect()])
+
+
 def pytest_collect_file(parent, file_path):
     return IrFile.from_parent(parent, path=file_path) if file_path.suffix == ".ir" else None
 
@@ -170,6 +181,7 @@ UNMARKED = 4
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Select a share of each sweep for every run, always the same cases, and mark the others slow."""
+    items.sort(key=lambda item: item.path)  # in the same order by all workers
     sweeps = {}
     for item in items:
         n = _share(item)
