@@ -174,8 +174,10 @@ class IrItem(pytest.Item):
 SAMPLED = {"analysis", "backend", "emulator", "end_to_end", "interp", "kernels", "lang", "lower", "mapping", "ops"}
 SAMPLED |= {"passes", "runtime", "saved", "sim", "transform"}
 """Rooms of the most expensive tests: their sweeps over several parameters are sampled without a mark."""
-UNMARKED = 4
-"""The share of these sweeps: of four cases, one belongs to every run."""
+UNMARKED = 8
+"""The share of these sweeps: of eight cases, one belongs to every run."""
+ENOUGH = 3
+"""A parameter's value with so many cases in a sweep has one in every run, however small the share."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -195,7 +197,7 @@ def pytest_collection_modifyitems(items):
 
 
 def _share(item):
-    """Return n: one case in n runs, and one of each value with n cases."""
+    """Return n: one case in n runs, and one of each value with enough cases."""
     if share := item.get_closest_marker("share"):
         return share.args[0]
     is_sweep = len(item.callspec.params) > 1 if hasattr(item, "callspec") else False
@@ -204,11 +206,11 @@ def _share(item):
 
 
 def _one_in(n, cases):
-    """Return the ids of one case in n; among them is a case of each parameter's value that has n cases."""
+    """Return the ids of one case in n; among them is a case of each parameter's value that has enough cases."""
     drawn = sorted(cases, key=lambda item: crc32(item.nodeid.encode()))
     values = {item.nodeid: _values(item) for item in drawn}
     count = Counter(value for of_case in values.values() for value in of_case)
-    kept, left = [], {value for value, number in count.items() if number >= n}
+    kept, left = [], {value for value, number in count.items() if number >= min(n, ENOUGH)}
     while left:  # the case with the most values that no other has yet
         kept.append(max(values, key=lambda name: len(values[name] & left)))
         left -= values[kept[-1]]
