@@ -15,6 +15,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.kernels import AttentionTile
 from tilewave.kernels import decode as decodes
 from tilewave.kernels.attentions import attention_tile_for
+from tilewave.kernels.numbers import checked_window
 from tilewave.kernels.split_kv import AttentionSizes, DecodeWay, KeySplit, part_length, rows_tile_for, split_for
 from tilewave.machine.chips import CHIPS
 
@@ -379,7 +380,8 @@ def test_hopper_s_lanes_hold_all_that_a_tile_has(size, mask, dtype):
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both sides"])
 @pytest.mark.parametrize("window", [20, 2**30, 2**31 - 1, 2**40])
 def test_a_window_may_be_wider_than_any_keys(window, causal):
-    Problem(1, (2, 1), 20, 33, asked={"causal": causal, "window": window}).run("numpy", SMALL)
+    asked = {"causal": causal, "window": checked_window("attention", window)}
+    Problem(1, (2, 1), 20, 33, asked=asked).run("numpy", SMALL)
 
 
 def test_keys_of_a_step_leave_registers_for_results():
