@@ -174,9 +174,9 @@ class IrItem(pytest.Item):
 SAMPLED = {"analysis", "backend", "emulator", "end_to_end", "interp", "kernels", "lang", "lower", "mapping", "ops"}
 SAMPLED |= {"passes", "runtime", "saved", "sim", "transform"}
 """Rooms of the most expensive tests: their sweeps over several parameters are sampled without a mark."""
-UNMARKED = 8
-"""The share of these sweeps: of eight cases, one belongs to every run."""
-ENOUGH = 3
+UNMARKED = 12
+"""The share of these sweeps: of twelve cases, one belongs to every run."""
+ENOUGH = 4
 """A parameter's value with so many cases in a sweep has one in every run, however small the share."""
 
 
