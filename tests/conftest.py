@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from functools import partial
+from math import prod
 from zlib import crc32
 
 import blas_threads  # noqa: F401
@@ -174,10 +175,10 @@ class IrItem(pytest.Item):
 SAMPLED = {"analysis", "backend", "emulator", "end_to_end", "interp", "kernels", "lang", "lower", "mapping", "ops"}
 SAMPLED |= {"passes", "runtime", "saved", "sim", "transform"}
 """Rooms of the most expensive tests: their sweeps over several parameters are sampled without a mark."""
-UNMARKED = 12
-"""The share of these sweeps: of twelve cases, one belongs to every run."""
-ENOUGH = 4
-"""A parameter's value with so many cases in a sweep has one in every run, however small the share."""
+UNMARKED = 4
+"""The share of these sweeps: of four cases, one belongs to every run."""
+THINNER = 3
+"""All combinations of some lists are sampled so many times as thinly as a list."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -197,7 +198,7 @@ def pytest_collection_modifyitems(items):
 
 
 def _share(item):
-    """Return n: one case in n runs, and one of each value with enough cases."""
+    """Return n: one case in n runs, and one of each value with n cases."""
     if share := item.get_closest_marker("share"):
         return share.args[0]
     is_sweep = len(item.callspec.params) > 1 if hasattr(item, "callspec") else False
@@ -206,16 +207,30 @@ def _share(item):
 
 
 def _one_in(n, cases):
-    """Return the ids of one case in n; among them is a case of each parameter's value that has enough cases."""
+    """Return the ids of one case in n, or fewer of combinations; among them is one of each value that has n cases."""
     drawn = sorted(cases, key=lambda item: crc32(item.nodeid.encode()))
     values = {item.nodeid: _values(item) for item in drawn}
     count = Counter(value for of_case in values.values() for value in of_case)
-    kept, left = [], {value for value, number in count.items() if number >= min(n, ENOUGH)}
+    kept, left = [], {value for value, number in count.items() if number >= n}
     while left:  # the case with the most values that no other has yet
         kept.append(max(values, key=lambda name: len(values[name] & left)))
         left -= values[kept[-1]]
-    more, others = max(0, -(-len(drawn) // n) - len(kept)), [name for name in values if name not in kept]
+    share = n * THINNER if _are_combinations(drawn) else n
+    more, others = max(0, -(-len(drawn) // share) - len(kept)), [name for name in values if name not in kept]
     return {*kept, *others[:more]}
+
+
+def _are_combinations(cases):
+    """Return whether several lists, each of a `parametrize`, are combined, and every entry is with every other."""
+    entries = [len(set(column)) for column in zip(*map(_entries, cases), strict=True)]
+    return len(entries) > 1 and prod(entries) == len(cases)
+
+
+def _entries(item):
+    """Return which entry of each list a case has."""
+    lists = (mark.args[0] for mark in item.iter_markers("parametrize"))
+    names = [re.findall(r"\w+", each) if isinstance(each, str) else each for each in lists]
+    return [tuple(id(item.callspec.params[name]) for name in each) for each in names]
 
 
 def _values(item):

@@ -12,7 +12,7 @@ from sampled import some_of
 from tilewave.ir.ops import Load, Mma, Store
 from tilewave.ir.rewrite import walk
 
-pytestmark = pytest.mark.share(12)
+pytestmark = pytest.mark.share(4)
 CHIPS = ("gfx942", "gfx950", "sm_90a")
 TILES = ((8, 8, 8), (8, 128, 32), (40, 48, 24), (1, 64, 64), (16, 16, 8), (16, 80, 16), (5, 7, 3))
 PREFETCH = SchedulingType.PREFETCH

@@ -39,7 +39,7 @@ def test_results(case, dtype):
 
 
 @pytest.mark.parametrize("top_k", range(1, 9))
-@pytest.mark.share(12)
+@pytest.mark.share(4)
 def test_experts_of_a_token(top_k):
     of = mixture(20, experts=9, seed=top_k)
     want_near(ops.moe(*of.arrays, top_k), expected(of, top_k))
@@ -47,7 +47,7 @@ def test_experts_of_a_token(top_k):
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("renormalize", [True, False])
-@pytest.mark.share(6)
+@pytest.mark.share(2)
 def test_weights(scoring, renormalize):
     of = mixture(20, seed=3)
     found = ops.moe(*of.arrays, 2, scoring=scoring, renormalize=renormalize)

@@ -54,7 +54,7 @@ def problem_of(queries, keys, heads=4, **asked):
 # -- it is right -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(2)
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_workgroup_computes_its_tiles(order, stages):

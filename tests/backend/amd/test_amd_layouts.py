@@ -14,7 +14,7 @@ from sampled import some_of
 from tilewave import *
 from tilewave.interp.lanes import interpret_lanes
 
-pytestmark = pytest.mark.share(18)
+pytestmark = pytest.mark.share(6)
 
 DIMS = {"NN": ((M, K), (K, N)), "TT": ((K, M), (N, K)), "TN": ((K, M), (K, N))}
 CHIPS = ("gfx942", "gfx950")
