@@ -175,8 +175,8 @@ class IrItem(pytest.Item):
 SAMPLED = {"analysis", "backend", "emulator", "end_to_end", "interp", "kernels", "lang", "lower", "mapping", "ops"}
 SAMPLED |= {"passes", "runtime", "saved", "sim", "transform"}
 """Rooms of the most expensive tests: their sweeps over several parameters are sampled without a mark."""
-UNMARKED = 4
-"""The share of these sweeps: of four cases, one belongs to every run."""
+UNMARKED = 6
+"""The share of these sweeps: of six cases, one belongs to every run."""
 THINNER = 3
 """All combinations of some lists are sampled so many times as thinly as a list."""
 
