@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from functools import partial
+from math import prod
 from zlib import crc32
 
 import blas_threads  # noqa: F401
@@ -105,6 +106,17 @@ def target(request, monkeypatch):
     return request.param
 
 
+def pytest_collect_directory(path, parent):
+    """The second worker collects from the end, so that each rewrites the assertions of half of the modules for both."""
+    from_the_end = os.environ.get("PYTEST_XDIST_WORKER") == "gw1" and not (path / "__init__.py").exists()
+    return FromTheEnd.from_parent(parent, path=path) if from_the_end else None
+
+
+class FromTheEnd(pytest.Dir):
+    def collect(self):
+        return reversed([*super().collect()])
+
+
 def pytest_collect_file(parent, file_path):
     return IrFile.from_parent(parent, path=file_path) if file_path.suffix == ".ir" else None
 
@@ -163,13 +175,16 @@ class IrItem(pytest.Item):
 SAMPLED = {"analysis", "backend", "emulator", "end_to_end", "interp", "kernels", "lang", "lower", "mapping", "ops"}
 SAMPLED |= {"passes", "runtime", "saved", "sim", "transform"}
 """Rooms of the most expensive tests: their sweeps over several parameters are sampled without a mark."""
-UNMARKED = 4
-"""The share of these sweeps: of four cases, one belongs to every run."""
+UNMARKED = 6
+"""The share of these sweeps: of six cases, one belongs to every run."""
+THINNER = 3
+"""All combinations of some lists are sampled so many times as thinly as a list."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Select a share of each sweep for every run, always the same cases, and mark the others slow."""
+    items.sort(key=lambda item: item.path)  # in the same order by all workers
     sweeps = {}
     for item in items:
         n = _share(item)
@@ -192,7 +207,7 @@ def _share(item):
 
 
 def _one_in(n, cases):
-    """Return the ids of one case in n; among them is a case of each parameter's value that has n cases."""
+    """Return the ids of one case in n, or fewer of combinations; among them is one of each value that has n cases."""
     drawn = sorted(cases, key=lambda item: crc32(item.nodeid.encode()))
     values = {item.nodeid: _values(item) for item in drawn}
     count = Counter(value for of_case in values.values() for value in of_case)
@@ -200,8 +215,22 @@ def _one_in(n, cases):
     while left:  # the case with the most values that no other has yet
         kept.append(max(values, key=lambda name: len(values[name] & left)))
         left -= values[kept[-1]]
-    more, others = max(0, -(-len(drawn) // n) - len(kept)), [name for name in values if name not in kept]
+    share = n * THINNER if _are_combinations(drawn) else n
+    more, others = max(0, -(-len(drawn) // share) - len(kept)), [name for name in values if name not in kept]
     return {*kept, *others[:more]}
+
+
+def _are_combinations(cases):
+    """Return whether several lists, each of a `parametrize`, are combined, and every entry is with every other."""
+    entries = [len(set(column)) for column in zip(*map(_entries, cases), strict=True)]
+    return len(entries) > 1 and prod(entries) == len(cases)
+
+
+def _entries(item):
+    """Return which entry of each list a case has."""
+    lists = (mark.args[0] for mark in item.iter_markers("parametrize"))
+    names = [re.findall(r"\w+", each) if isinstance(each, str) else each for each in lists]
+    return [tuple(id(item.callspec.params[name]) for name in each) for each in names]
 
 
 def _values(item):

@@ -2,7 +2,7 @@
 
 Code for this machine's CPU is not optimized: it computes the same bits, except for sums that LLVM may reorder, and
 takes a seventh of the time to compile. Code for AMD chips is emitted as the text that the emulator runs, and not a
-second time as an object. One kernel in eight is compiled as for users, always the same ones, and so are all kernels
+second time as an object. One kernel in sixteen is compiled as for users, always the same ones, and so are all kernels
 in `make test-slow` and in tests of backends, saved kernels and tuning.
 """
 
@@ -32,7 +32,7 @@ OF_MEANING |= {"transform", "test_documents.py"}
 """Rooms of tests that look at results alone, not at machine code for CPUs."""
 EMULATED = ("direct_to_shared", "kloop", "layouts", "lowering", "open_sizes")
 """Modules `test_amd_…` of tests/backend/amd that read and emulate code of AMD chips as text."""
-COMPILED_AS_FOR_USERS = 8
+COMPILED_AS_FOR_USERS = 16
 """One in so many kernels is."""
 KEPT = 200
 """How many kernels' code is kept, for tests that compile the same kernel again."""

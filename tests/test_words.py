@@ -49,6 +49,8 @@ ALLOWED = {
 }
 RIGHT = r"signaling|signal (handler|number)|OS signal|lies (within|between|above|below|on|inside)"
 """Phrases in which such a word is the right one."""
+AROUND = re.compile(r"\(\?<?!\[A-Za-z\]\)")
+"""What a pattern says of the letters beside a word; without it, the word's own letters are found sooner."""
 STANDARD = [
     "TMA",
     "multicast",
@@ -94,11 +96,11 @@ def judged_texts():
 
 @pytest.mark.parametrize("old", INSTEAD)
 def test_an_old_word_is_not_used(old):
-    pattern = re.compile(old)
+    pattern, anywhere = re.compile(old), re.compile(AROUND.sub("", old))
     found = [
         f"{path}:{number}: {line.strip()}"
         for path, text in judged_texts().items()
-        if pattern.search(text)
+        if anywhere.search(text) and pattern.search(text)
         for number, line in enumerate(text.splitlines(), 1)
         if pattern.search(line)
     ]
@@ -108,8 +110,8 @@ def test_an_old_word_is_not_used(old):
 @pytest.mark.parametrize("word", STANDARD)
 def test_a_standard_word_is_found_in_the_package_and_in_the_documents(word):
     pattern = re.compile(re.sub("[- ]", r"[\\s_-]?", word), re.IGNORECASE)
-    places = {path.split("/")[0] for path, text in texts().items() if pattern.search(text)}
-    assert {"tilewave", "docs"} <= places
+    for place in ("tilewave/", "docs/"):
+        assert any(pattern.search(text) for path, text in texts().items() if path.startswith(place)), place
 
 
 def test_docstrings_can_be_read_alone():

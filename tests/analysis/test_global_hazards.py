@@ -53,7 +53,7 @@ def check_emulated(compiled, case, flip, m, k, seeds=(1, 2, 3)):
 # -- every target agrees with numpy
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize(("flip", "m"), FLIPS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_interpreter_and_the_cpu_agree_with_numpy(case, flip, m):
@@ -61,7 +61,7 @@ def test_the_interpreter_and_the_cpu_agree_with_numpy(case, flip, m):
     check(case, flip, m, 96, cached(case, "cpu", flip, m, 96))
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("target", GPUS)
 @pytest.mark.parametrize(("flip", "m"), FLIPS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -69,14 +69,14 @@ def test_lanes_agree_with_numpy_in_any_order(case, flip, m, target):
     check_lanes(cached(case, target, flip, m, 96), case, flip, m, 96)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("target", GPUS)
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
 def test_lanes_that_load_ahead_agree_with_numpy(case, target):
     check_lanes(cached(case, target, ROW_WISE, 128, 96, schedule=PREFETCH), case, ROW_WISE, 128, 96)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_machine_code_agrees_with_numpy_in_any_order(case, chip):
@@ -106,7 +106,7 @@ def test_workgroups_that_compute_several_tiles_agree_with_numpy(case, target):
         check_emulated(compiled, case, ROW_WISE, 256, 64, (1,))
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("target", GPUS)
 @pytest.mark.parametrize("case", [case for case in CASES if not case.has_product], ids=str)
 def test_lanes_of_a_single_wave_are_ordered_without_a_barrier_of_the_workgroup(case, target):
@@ -118,7 +118,7 @@ def test_lanes_of_a_single_wave_are_ordered_without_a_barrier_of_the_workgroup(c
 # -- what is missing is found
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_lanes_report_a_barrier_that_is_deleted_or_hands_over_too_little(case, target):
@@ -170,7 +170,7 @@ WITHOUT = {
 }
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("schedule", [NONE, PREFETCH], ids=lambda s: s.name)
 @pytest.mark.parametrize("target", GPUS)
 @pytest.mark.parametrize("name", WITHOUT)
@@ -340,7 +340,7 @@ def test_what_was_loaded_is_loaded_again_behind_a_barrier(target):
     assert (s == np.arange(32)[::-1]).all() and (o == np.arange(32)).all()
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("to", [f32, f16, i32, i64, f64], ids=str)
 @pytest.mark.parametrize(("kind", "n"), [(i8, 1), (i8, 2), (i8, 12), (f8e5m2, 1), (f16, 2), (bf16, 1)], ids=str)

@@ -150,7 +150,7 @@ def test_every_order_of_operands(target, step, loop):
         check(made(loop, ours), target, shape, lambda ps, d: LOOPS[loop](numpys, ps, d))
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @pytest.mark.parametrize("steps", [1, 2, 3, 5])
 @pytest.mark.parametrize("waves", [(32, 32), (32, 16), (64, 64)])
 @pytest.mark.parametrize("target", TARGETS)

@@ -233,7 +233,7 @@ def test_an_ablation_is_the_list_without_a_pass_or_with_another_number():
             change(passes)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_every_ablation_computes_the_product(name):
     shape = (128, 136, 96)

@@ -161,14 +161,14 @@ RIGHT = {
 }
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("case", RIGHT)
 @pytest.mark.parametrize("shape", [(40, 50), (1, 1), (16, 33)])
 def test_what_the_compiler_makes_is_right(case, shape):
     assert measured(compiled(elementwise(RIGHT[case]), *shape)).passed
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64, f8e4m3fn, f8e5m2, i8], ids=str)
 @pytest.mark.parametrize("shape", [(40, 50, 96), (1, 7, 1), (33, 16, 100)], ids=str)
 def test_products_of_every_dtype_are_right(dtype, shape):
@@ -399,7 +399,7 @@ def gpu(monkeypatch):
     return gpu
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("dtype, out", [(f16, f16), (bf16, f32), (f8e4m3fn, bf16)], ids=str)
 def test_a_gpu_is_measured_by_its_own_clock_in_bursts(gpu, dtype, out):
     settings = KernelSettings(rounds=5, modes=(SHORT, SUSTAINED))

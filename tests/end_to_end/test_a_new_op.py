@@ -77,7 +77,7 @@ def bounds_of(dtype):
     return (-2.5, 3.0) if dtype.is_float else (-2, 3)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("way", WAYS)
 def test_it_is_exact_on_every_level_and_target(way, name):

@@ -6,7 +6,7 @@ import pytest
 from tilewave import *
 from tilewave.ir.types import DTYPES
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 G = GLOBAL_ADDRESS_SPACE
 T, V = sym.T, sym.V
 TARGETS = ("numpy", "cpu", "gfx942", "gfx950", "sm_90a")

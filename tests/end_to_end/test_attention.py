@@ -33,7 +33,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import rewrite, walk
 
-pytestmark = pytest.mark.share(6)
+pytestmark = pytest.mark.share(12)
 
 CHIPS = ("gfx942", "gfx950", "sm_90a")
 TARGETS = ("numpy", "cpu", *CHIPS)

@@ -30,7 +30,7 @@ def random_integers(name, count, seed=0):
 # -- bitcast ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_bitcast_keeps_every_bit(way, bits):
@@ -67,7 +67,7 @@ def test_floats_are_computed_with_by_their_bits(way):
 SHIFTS = [0, 1, 7, 8, 15, 16, 31, 32, 33, 63, 64, 100]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", INTEGER_NAMES)
 @pytest.mark.parametrize("way", ["tiles", "lanes of sm_90a", *CPU[:1], *EMULATED[:1]])
 def test_shifts_by_constants(way, name):
@@ -184,7 +184,7 @@ def reducing(name):
     return reduced, d
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", INTEGER_NAMES)
 @pytest.mark.parametrize("target", ["numpy", "cpu", "gfx942", "gfx950", "sm_90a"])
 def test_rows_of_every_integer_are_reduced(target, name):
@@ -208,7 +208,7 @@ def test_rows_of_every_integer_are_reduced(target, name):
 ATOMIC = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or}
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", ["i32", "u32", "i64", "u64"])
 @pytest.mark.parametrize("how", ATOMIC)
 @pytest.mark.parametrize("target", ["numpy", "cpu", "gfx942", "gfx950", "sm_90a"])

@@ -55,7 +55,7 @@ def run(made, target, *arrays):
         made.interpret(*arrays, level="lane")
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("subs", [{}, {M: 20, N: 90}], ids=["open", "known"])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kernel", [stopped, driven], ids=lambda k: k.name)

@@ -17,7 +17,7 @@ from sampled import some_of
 from tilewave.ir.ops import Convert, Shuffle, WgmmaRegisters
 from tilewave.ir.rewrite import walk
 
-pytestmark = pytest.mark.share(6)
+pytestmark = pytest.mark.share(12)
 
 L = sym.L
 BLOCK_L = sym.BLOCK_L

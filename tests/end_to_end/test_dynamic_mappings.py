@@ -9,7 +9,7 @@ import tilewave as tkw
 from tilewave import *
 from tilewave.errors import CoverageError, DimensionError, TraceError
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(6)
 M, N, N1, K, S, T, U = sym.M, sym.N, sym.N1, sym.K, sym.S, sym.T, sym.U
 B, BH, K1, K2, N_KV, NUM = sym.B, sym.BH, sym.K1, sym.K2, sym.N_KV, sym.NUM
 G, SHARED = GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE

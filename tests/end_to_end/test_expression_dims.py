@@ -33,7 +33,7 @@ def elements(dim, k, step=32, block=64):
         yield slice(min(first // size * of_size, length), min((first // size + 1) * of_size, length))
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dim", DIMS, ids=str)
 @known_and_open
@@ -67,7 +67,7 @@ def test_a_step_has_the_elements_that_belong_to_it(dim, is_open, target):
             np.testing.assert_array_equal(z, np.max(most, axis=0))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("target", TARGETS)
 @known_and_open
 def test_tiles_of_the_grid_are_cut_in_proportion(target, is_open):
@@ -124,7 +124,7 @@ def test_products_along_a_dim_in_proportion(dim, is_open, target):
 SCALED = [WorkgroupConstraint(M, 32, 0), WorkgroupConstraint(N, 32, 1), TilingConstraint(K, 64)]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("block", [64, 128])
 @known_and_open
@@ -157,7 +157,7 @@ def test_block_scales_multiply_the_products_of_their_block(block, is_open, targe
             np.testing.assert_array_equal(c, want)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("target", TARGETS)
 @known_and_open
 def test_block_scales_are_repeated_along_their_block_by_a_mapping(target, is_open):

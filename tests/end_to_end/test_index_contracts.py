@@ -29,7 +29,7 @@ from test_indices import (
 from tilewave import *
 from tilewave.errors import AccessError, ConstraintError, CoverageError
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 
 @pytest.fixture(params=["open", "known"])

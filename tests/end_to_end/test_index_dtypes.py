@@ -9,7 +9,7 @@ from tilewave import *
 from tilewave.errors import CoverageError
 from tilewave.ir.types import DTYPES
 
-pytestmark = pytest.mark.share(4)
+pytestmark = pytest.mark.share(8)
 G, S = GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 T, V, D, X = sym.T, sym.V, sym.D, sym.X
 TARGETS = ("numpy", "cpu", "gfx942", "gfx950", "sm_90a")

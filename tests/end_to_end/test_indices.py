@@ -7,7 +7,7 @@ from kernels import K, M, N
 from tilewave import *
 from tilewave.errors import AccessError, CoverageError
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 G, S = GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 T, V, D, E, X, SLOT, PAGE = sym.T, sym.V, sym.D, sym.E, sym.X, sym.SLOT, sym.PAGE
 TARGETS = ("numpy", "cpu", "gfx942", "gfx950", "sm_90a")

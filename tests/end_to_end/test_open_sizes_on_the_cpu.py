@@ -9,7 +9,7 @@ from tilewave import kernels as shipped
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.errors import CallError
 
-pytestmark = pytest.mark.share(4)
+pytestmark = pytest.mark.share(8)
 
 L = sym.L
 i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)

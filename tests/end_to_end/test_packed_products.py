@@ -13,7 +13,7 @@ from tilewave.kernels.products import K, M, N, error_bound, gemm
 from tilewave.machine.tuning import PackingTuning
 from tilewave.runtime.arrays import view
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 TILE = (64, 64, 64)
 
 

@@ -12,7 +12,7 @@ from sampled import some_of
 from tilewave.ir.ops import Load, Mma, Store
 from tilewave.ir.rewrite import walk
 
-pytestmark = pytest.mark.share(4)
+pytestmark = pytest.mark.share(8)
 CHIPS = ("gfx942", "gfx950", "sm_90a")
 TILES = ((8, 8, 8), (8, 128, 32), (40, 48, 24), (1, 64, 64), (16, 16, 8), (16, 80, 16), (5, 7, 3))
 PREFETCH = SchedulingType.PREFETCH
@@ -48,7 +48,7 @@ def check(made, shape, dtype=f16, acc=f32, b_turned=False):
         check_product(c, a, b, acc)
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("schedule", [SchedulingType.NONE, PREFETCH])
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("chip", CHIPS)
@@ -57,7 +57,7 @@ def test_a_product_of_odd_tiles(chip, tile, schedule):
     check(compiled(gemm(), target=chip, subs=sizes(*shape, *tile), schedule=schedule), shape)
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, "f8", i8], ids=str)
 def test_every_dtype_that_the_chip_multiplies(chip, dtype):

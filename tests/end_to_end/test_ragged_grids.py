@@ -9,7 +9,7 @@ from kernels import K, N
 from tilewave import *
 from tilewave.errors import AccessError, ConstraintError, TilewaveError
 
-pytestmark = pytest.mark.share(5)
+pytestmark = pytest.mark.share(10)
 A, S = GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 G, T, M = sym.G, sym.T, sym.M
 TARGETS = ("numpy", "cpu", "gfx942", "gfx950", "sm_90a")

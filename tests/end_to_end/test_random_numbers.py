@@ -41,7 +41,7 @@ def integers(name, count=300):
     return x
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", INTEGER_NAMES)
 @pytest.mark.parametrize("way", EVERYWHERE)
 def test_indices_of_every_dtype_have_the_same_bits_everywhere(way, name):

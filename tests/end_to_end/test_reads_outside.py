@@ -24,7 +24,7 @@ def moved(x, down, right):
     return found
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("target", TARGETS)
 @known_and_open
 def test_a_stencil_is_padded_with_zeros(target, is_open):
@@ -48,7 +48,7 @@ def test_a_stencil_is_padded_with_zeros(target, is_open):
             np.testing.assert_array_equal(y, sum(moved(x, *d) for d in ((0, 1), (0, -1), (1, 0), (-1, 0))) - 4 * x)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("way", ["window", "formula"])
 def test_a_tile_far_outside_is_zeros(way, target):
@@ -79,7 +79,7 @@ def test_a_tile_far_outside_is_zeros(way, target):
             np.testing.assert_array_equal(c, moved(a, down, right))
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("further", [-70, -5, 5, 33, 70])
 @known_and_open

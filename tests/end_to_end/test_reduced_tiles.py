@@ -8,7 +8,7 @@ from reduced_tiles import FLOATS, INTEGERS, ORDERS, Case, check, check_bound, gi
 
 from tilewave import *
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(6)
 
 LANES = ("lanes of gfx942", "lanes of sm_90a")
 EMULATED = ("gfx942", "gfx950")

@@ -14,7 +14,7 @@ from tilewave.ir.types import DTYPES
 from tilewave.lang.reductions import SUMMED_IN
 from tilewave.lower.cpu.kernel import fits_registers
 
-pytestmark = pytest.mark.share(6)
+pytestmark = pytest.mark.share(12)
 
 L, M, N, Q = sym.L, sym.M, sym.N, sym.Q
 BM, BN = sym.BM, sym.BN

@@ -14,7 +14,7 @@ from tilewave.ir.ops import Barrier
 from tilewave.ir.rewrite import walk
 from tilewave.lang.kernel import arguments
 
-pytestmark = pytest.mark.share(6)
+pytestmark = pytest.mark.share(12)
 
 TARGETS = ("gfx942", "gfx950", "sm_90a")
 EMULATED = TARGETS[:2]

@@ -37,7 +37,7 @@ def scaled(dtype):
     return scaled
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_tile_is_multiplied_by_a_number(dtype, target):

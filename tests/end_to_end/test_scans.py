@@ -10,7 +10,7 @@ import tilewave as tw
 from tilewave import *
 from tilewave.errors import DTypeError, TilewaveError
 
-pytestmark = pytest.mark.share(4)
+pytestmark = pytest.mark.share(8)
 M, N, G = sym.M, sym.N, GLOBAL_ADDRESS_SPACE
 targets = pytest.mark.parametrize("target", TARGETS)
 

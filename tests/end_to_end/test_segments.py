@@ -6,7 +6,7 @@ import pytest
 from tilewave import *
 from tilewave.errors import AccessError, CoverageError
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 G = GLOBAL_ADDRESS_SPACE
 S, T, D, L, M = sym.S, sym.T, sym.D, sym.L, sym.M
 TARGETS = ("tile", "cpu", "gfx942", "sm_90a")

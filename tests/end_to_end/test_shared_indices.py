@@ -9,7 +9,7 @@ from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.ops import Barrier
 from tilewave.ir.rewrite import rewrite, walk
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 G = GLOBAL_ADDRESS_SPACE
 T, V, D = sym.T, sym.V, sym.D
 TARGETS = ("tile", "cpu", "gfx942", "gfx950", "sm_90a")

@@ -27,7 +27,7 @@ def operands(name, most):
     return pairs_of(exact.every_value(name, like) if is_small else exact.hard_integers(like), most)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(("way", "name"), QUICK)
 def test_ops_are_exact_on_many_pairs(way, name):
     assert wrong_ops(way, name, operands(name, MOST), words_of(name)) == []

@@ -30,7 +30,7 @@ def test_any_sizes_may_be_fixed(target, fixed):
     assert product.compile(target=target, subs=fixed).asm
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("open_size", [M, N, K], ids=str)
 def test_one_open_size_gives_the_same_numbers(open_size):
     rng = np.random.default_rng(5)

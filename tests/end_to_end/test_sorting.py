@@ -9,7 +9,7 @@ from tilewave.errors import TilewaveError
 from tilewave.ir.types import DTYPES
 from tilewave.lang.sorting import exchanges
 
-pytestmark = pytest.mark.share(6)
+pytestmark = pytest.mark.share(12)
 M, N, K, G = sym.M, sym.N, sym.K, GLOBAL_ADDRESS_SPACE
 targets = pytest.mark.parametrize("target", TARGETS)
 DTYPES_SORTED = ("f64", "f32", "f16", "bf16", "f8e5m2", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool")

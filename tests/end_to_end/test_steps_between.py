@@ -45,7 +45,7 @@ ENDS = [
 ]
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @pytest.mark.parametrize("fixed", [True, False])
 @pytest.mark.parametrize("ends", range(len(ENDS)))
 @pytest.mark.parametrize("target", ["numpy", "cpu", "gfx942", "sm_90a"])

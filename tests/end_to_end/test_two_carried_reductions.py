@@ -43,7 +43,7 @@ def run(compiled, target, *arrays):
             compiled.emulate(*arrays)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("target", ["cpu", "sm_90a", "gfx942"])
 @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
 @pytest.mark.parametrize("cut", CUTS, ids=str)

@@ -8,7 +8,7 @@ import tilewave as tkw
 from tilewave import *
 from tilewave.errors import CoverageError, InterpreterError
 
-pytestmark = pytest.mark.share(6)
+pytestmark = pytest.mark.share(12)
 
 B, M, N, K = sym.B, sym.M, sym.N, sym.K
 BLOCK_M, BLOCK_N, BLOCK_K = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K

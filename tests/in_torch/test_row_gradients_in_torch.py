@@ -33,7 +33,7 @@ def gradients(call, inputs, grad, dtype=None):
 @pytest.mark.parametrize("dtype", UNITS, ids=lambda d: str(d).removeprefix("torch."))
 @pytest.mark.parametrize("shape", [(2 * HOST_ELEMENTS // 63 + 3, 63), (3, 1, 5)], ids=["blocks", "few rows"])
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_gradients_are_those_of_float64_and_the_same_every_time(name, shape, dtype):
     torch.manual_seed(3)
     ours, theirs = CALLS[name]

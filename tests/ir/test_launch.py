@@ -242,7 +242,7 @@ def result_of(kernel, values):
     return c
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("seed", range(60))
 def test_what_moves_to_the_launch_means_what_it_meant(seed):
     kernel = verify(parse(random_program(seed)))

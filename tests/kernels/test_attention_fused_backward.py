@@ -74,7 +74,7 @@ def cases():
             yield from ((way, name, adding) for adding in Adding if adding is Adding.IN_TURNS or name == "plain")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("way", "name", "adding"), list(cases()))
 def test_gradients(way, name, adding):
     cases, dtype = (LONG, bf16 if name == "causal" else f16) if "sm_90a" in way else (CASES, f16)

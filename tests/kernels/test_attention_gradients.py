@@ -50,7 +50,7 @@ def gradients(way, case, exact, dtype, tile, apart=False, of_bias=False):
 
 
 @ways
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients(way, name):
     cases, dtype = (LONG, bf16 if name == "causal" else f16) if "sm_90a" in way else (CASES, f16)

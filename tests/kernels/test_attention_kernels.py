@@ -15,10 +15,11 @@ from tilewave.ir.rewrite import walk
 from tilewave.kernels import AttentionTile
 from tilewave.kernels import decode as decodes
 from tilewave.kernels.attentions import attention_tile_for
+from tilewave.kernels.numbers import checked_window
 from tilewave.kernels.split_kv import AttentionSizes, DecodeWay, KeySplit, part_length, rows_tile_for, split_for
 from tilewave.machine.chips import CHIPS
 
-pytestmark = pytest.mark.share(4)
+pytestmark = pytest.mark.share(8)
 
 WAYS = ["numpy", "cpu", "lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"]
 SMALL = AttentionTile(32, 16)
@@ -45,7 +46,7 @@ def test_attention_everywhere(way, asked):
 
 
 @every_way
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_a_bias_and_other_dtypes_everywhere(way):
     Problem(2, (2, 2), 50, 33, dtype=bf16, out=f32, bias=f32, asked={"causal": True}).run(way, AttentionTile(64, 32, 2))
 
@@ -65,14 +66,14 @@ def test_sizes_in_the_interpreter(queries, keys, dtype, asked):
 
 @every_kind
 @pytest.mark.parametrize("queries, keys", [(1, 1), (70, 1), (65, 130), (130, 65)])
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_calls_on_the_cpu(queries, keys, asked):
     Problem(2, (4, 2), queries, keys, dtype=f32, asked=asked).call()
 
 
 @pytest.mark.parametrize("size, size_v", [(40, 40), (64, 128), (80, 80), (96, 96), (128, 64), (192, 128), (256, 256)])
 @pytest.mark.parametrize("way", ["lanes of gfx942", "lanes of gfx950", "lanes of sm_90a"])
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_heads_of_any_size_as_calls_take_them(way, size, size_v):
     Problem(1, (1, 1), 20, 70, size, size_v, asked={"causal": True}).run(way)
 
@@ -135,7 +136,7 @@ def test_keys_in_parts(way, asked):
 @pytest.mark.parametrize("queries", [1, 2, 16])
 @pytest.mark.parametrize("keys", [0, 1, 700, 5000])
 @pytest.mark.parametrize("dtype", [f16, f32], ids=str)
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 def test_decode_on_the_cpu(queries, keys, dtype):
     Problem(2, (4, 2), queries, keys, 32, 32, dtype=dtype, asked={"causal": True}).call(shipped.attention_decode)
 
@@ -379,7 +380,8 @@ def test_hopper_s_lanes_hold_all_that_a_tile_has(size, mask, dtype):
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both sides"])
 @pytest.mark.parametrize("window", [20, 2**30, 2**31 - 1, 2**40])
 def test_a_window_may_be_wider_than_any_keys(window, causal):
-    Problem(1, (2, 1), 20, 33, asked={"causal": causal, "window": window}).run("numpy", SMALL)
+    asked = {"causal": causal, "window": checked_window("attention", window)}
+    Problem(1, (2, 1), 20, 33, asked=asked).run("numpy", SMALL)
 
 
 def test_keys_of_a_step_leave_registers_for_results():

@@ -9,7 +9,7 @@ from tilewave import kernels
 from tilewave.errors import CallError, DTypeError
 from tilewave.kernels.caches import CacheTile, cache_tile_for, kv_cache_write_kernel, rotary_cache_write_kernel
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 targets = pytest.mark.parametrize("target", TARGETS)
 PAGES, PLACES, HEADS, SIZE = 9, 7, 3, 24
 

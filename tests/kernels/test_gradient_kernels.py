@@ -75,7 +75,7 @@ def test_of_rms_norm(way, rows):
     near(of_weight, (grad * x * s).sum(0), "weights of rms_norm")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @ways
 @either
 def test_of_layer_norm(way, rows):
@@ -93,7 +93,7 @@ def test_of_layer_norm(way, rows):
     near(of_bias, grad.sum(0), "bias of layer_norm")
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @ways
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_of_activations(way, activation):

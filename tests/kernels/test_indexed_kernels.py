@@ -20,7 +20,7 @@ from tilewave.kernels.indexed import (
     scatter_tile_for,
 )
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 targets = pytest.mark.parametrize("target", TARGETS)
 tiles = pytest.mark.parametrize("tile", [RowTile(1, 2048), RowTile(16, 64)], ids=str)
 
@@ -54,7 +54,7 @@ def test_rows_of_each_of_several_tables(target):
     np.testing.assert_array_equal(y, np.stack([picked(one, index) for one in x]))
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("way", ["cpu", "gfx942", "sm_90a"])
 @pytest.mark.parametrize("dtype", [f64, bf16, f8e4m3fn, i8, i32, i64, BOOL], ids=str)
 @pytest.mark.parametrize("ids_dtype", [i8, i64], ids=str)
@@ -105,7 +105,7 @@ def test_rows_are_added_where_others_add(target, tile):
     assert (np.abs(y - want) <= 138 * 2.0**-24 * most).all()
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @targets
 @pytest.mark.parametrize("dtype, sums", [(f16, f32), (bf16, f32), (f64, f64), (i8, i32), (i64, i64)])
 def test_sums_of_every_dtype(target, dtype, sums):

@@ -14,7 +14,7 @@ from tilewave.kernels.losses import (
     mean_loss_kernel,
 )
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 targets = pytest.mark.parametrize("target", TARGETS)
 either = pytest.mark.parametrize("rows", [Rows(2), Rows(2, 32)], ids=["held", "walked"])
 ROWS, COLUMNS, IGNORED = 9, 70, 7

@@ -18,7 +18,7 @@ from tilewave.kernels.ragged import (
     unpermute_rows_kernel,
 )
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 targets = pytest.mark.parametrize("target", TARGETS)
 U = 2.0**-24
 OFFSETS = (0, 3, 3, 20, 18, 61)
@@ -99,7 +99,7 @@ def test_a_segment_does_not_depend_on_others():
     np.testing.assert_array_equal(among[2], alone[0])
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dtype, out", [(f64, f64), (bf16, f32), (f16, f64), (i8, i32), (i64, i64), (f8e4m3fn, f32)])
 def test_segments_of_every_dtype(dtype, out):
     rng = np.random.default_rng(5)

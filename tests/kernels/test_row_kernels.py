@@ -15,7 +15,7 @@ from tilewave import kernels as shipped
 from tilewave.errors import CallError, DTypeError
 from tilewave.kernels import Rows
 
-pytestmark = pytest.mark.share(6)
+pytestmark = pytest.mark.share(12)
 
 WAYS = ["numpy", "cpu", "lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"]
 LANES = ["lanes of gfx942", "lanes of sm_90a"]
@@ -65,7 +65,7 @@ def test_every_dtype_in_the_interpreter(name, rows, dtype):
 
 @names
 @pytest.mark.parametrize("dtype", [f64, bf16], ids=str)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_every_dtype_on_the_cpu(name, dtype):
     check_call(PROBLEMS[name](3, 70, dtype))
 
@@ -79,7 +79,7 @@ def test_bf16_on_lanes(name, rows, way):
 
 @pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "sum", "argmax", "cumsum"])
 @pytest.mark.parametrize("way", LANES)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_f64_on_lanes_where_gpus_have_its_functions(name, way):
     check_compiled(PROBLEMS[name](3, 70, f64), way, WALKED if name == "cumsum" else HELD)
 
@@ -101,7 +101,7 @@ def test_rows_of_one_number_and_no_rows_at_all(name, m, n):
 
 @names
 @pytest.mark.parametrize("m, n", [(2, 257), (3, 1000), (2, 5120), (1, 65537)])
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_longer_rows_on_the_cpu(name, m, n):
     check_call(PROBLEMS[name](m, n, f32))
 
@@ -110,7 +110,7 @@ def test_longer_rows_on_the_cpu(name, m, n):
 @pytest.mark.parametrize("rows", [HELD, WALKED], ids=["held", "walked"])
 @pytest.mark.parametrize("way", ["numpy", "cpu", *LANES])
 @pytest.mark.parametrize("kind", of.KINDS)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_masked_and_offset_rows(name, rows, way, kind):
     """Includes rows that begin with many -inf, where a loop over the row has found nothing yet."""
     problem = PROBLEMS[name](4, 70, f32, kind=kind)
@@ -121,7 +121,7 @@ def test_masked_and_offset_rows(name, rows, way, kind):
 @pytest.mark.parametrize("way", ["numpy", "cpu", *LANES])
 @pytest.mark.parametrize("kind", ["offset", "one value"])
 @pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_norms_of_rows_far_from_0(name, rows, way, kind):
     check_compiled(PROBLEMS[name](3, 70, f32, kind=kind), way, rows)
 
@@ -140,7 +140,7 @@ def test_rows_without_a_number_are_as_in_numpy():
 @pytest.mark.parametrize("rows", [HELD, WALKED], ids=["held", "walked"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", [f16, f32], ids=str)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_softmax_of_the_first_columns(rows, way, dtype):
     lengths = np.array([70, 0, 1, 33, -(2**31), 2**31 - 1, -1, 64, 69], np.int32)
     x, y = of.rows_of("normal", len(lengths), 70, dtype), np.full((len(lengths), 70), np.nan, dtype.numpy)
@@ -307,7 +307,7 @@ def test_rows_are_held_as_long_as_a_workgroup_s_registers_have_room_for_them():
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "rms_norm"])
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_the_longest_rows_that_are_held_compile_without_spills(name, target):
     kernel = PROBLEMS[name](1, 1, f16).kernel(shipped.rows_for(target, 65536, f16))
     for length in ({"max_sizes": {kernels.N: 65536}}, {"subs": {kernels.N: 65536}}):
@@ -317,7 +317,7 @@ def test_the_longest_rows_that_are_held_compile_without_spills(name, target):
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "rms_norm"])
 @pytest.mark.parametrize("way", ["gfx942", "lanes of sm_90a"])
 @pytest.mark.parametrize("columns", [16384, 13000, 12999])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_rows_that_lanes_cannot_hold_in_f32(name, way, columns):
     """As long as their kernel takes them; shorter by whole loads of 16 bytes; and by a part of one."""
     check_compiled(PROBLEMS[name](2, columns, f16), way)

@@ -30,7 +30,7 @@ def run_gemm(kernel, subs, m, n, k, dtype=f16, out=f32, order=lambda x: x, **how
     return a, b, c
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (129, 257, 65), (64, 64, 32), (7, 130, 31)], ids=str)
 @pytest.mark.parametrize(("dtype", "acc"), DTYPES, ids=str)
 def test_every_dtype(dtype, acc, shape):
@@ -103,7 +103,7 @@ EPILOGUES = {
 }
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_epilogues(name):
     of_tiles, of_numbers = EPILOGUES[name]

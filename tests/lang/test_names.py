@@ -53,14 +53,14 @@ def check(target, kernel):
     assert (out == 8 * a).all()
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ARRAYS)
 def test_an_array_may_have_any_name(target, name):
     check(target, doubled(array_name=name))
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_may_have_any_name(target, name):

@@ -122,7 +122,7 @@ def fits(how, dtype):
     return dtype != tw.bool or how not in ("max", "min")
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("dims", [(M, N), (N, M)], ids=["rows", "columns"])
 @pytest.mark.parametrize(("how", "dtype"), cases())
 def test_a_whole_dim_is_reduced_whether_its_length_is_fixed_or_open(how, dtype, dims):
@@ -138,7 +138,7 @@ def test_a_whole_dim_is_reduced_whether_its_length_is_fixed_or_open(how, dtype, 
             agree(y, want)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("how", "dtype"), cases())
 def test_a_dim_cut_over_the_grid_is_reduced_tile_by_tile(how, dtype):
     for length, subs in product((1, 8, 37), ({}, {M: ROWS})):
@@ -150,7 +150,7 @@ def test_a_dim_cut_over_the_grid_is_reduced_tile_by_tile(how, dtype):
         agree(y, np.array(tiles))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("how", "dtype"), cases())
 def test_a_dim_walked_by_a_loop_is_reduced_step_by_step_beginning_with_acc(how, dtype):
     made = made_in(how, dtype)
@@ -180,7 +180,7 @@ ODD = {
 }
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_numbers_are_reduced_as_numpy_reduces_them(odd, dtype):
@@ -203,7 +203,7 @@ def test_minus_zero_is_the_smaller_of_two_zeros():
             assert np.signbit(y[0]) == sign
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("how", HOWS)
 def test_what_was_computed_past_the_end_never_counts(how, dtype):
@@ -266,7 +266,7 @@ def test_positions_of_a_dim_that_is_cut_are_those_of_the_whole_dim():
     assert (y == [5, 11, 18]).all()
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("dims", [(M, N), (N, M)], ids=["rows", "columns"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_running_sums(dtype, dims):

@@ -34,7 +34,7 @@ def run_and_check(compiled, m, n, k, **how):
     check_product(c, a, b)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 def test_it_matches_float64(seed, shape):
@@ -54,7 +54,7 @@ def test_the_documents_own_shape(target):
     run_and_check(SEEDS[-1].compile(side, side, side), side, side, side)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 def test_the_order_of_workgroups_does_not_matter(seed):
     run_and_check(seed.compile(300, 300, 300, block_m=64, block_n=64), 300, 300, 300, order="shuffled", seed=3)
@@ -66,7 +66,7 @@ def test_reordering_with_fewer_tile_rows_than_a_group_and_with_grids_that_8_does
         run_and_check(reordered.compile(m, n, 40, block_m=64, block_n=64, group_size_m=group), m, n, 40)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("workgroups", [1, 2, 5, 16, 32])
 def test_persistent_kernels_with_fewer_workgroups_than_tiles(workgroups):
     for seed in SEEDS[2:4]:

@@ -45,7 +45,7 @@ from tilewave.mapping import (
 from tilewave.mapping.grid import MOST_TILES
 from tilewave.passes.grid.map_workgroups import Dealt
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 SIZES = (1, 2, 3, 4, 7, 12, 40, MOST_TILES)
 ORDERS = [
@@ -93,7 +93,7 @@ def test_every_order_on_all_grids_to_12x12_in_two_batches(order):
     want_same(order.tile(t, grid), expected, t.values, order)
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_sides_that_are_known_beside_sides_that_are_not(order):
     for known in (Grid(*sides) for sides in product((1, 2, 6), (1, 3, 5), (1, 2))):
@@ -105,7 +105,7 @@ def test_sides_that_are_known_beside_sides_that_are_not(order):
             want_same(order.tile(Hidden(numbers), mixed), expected, numbers, f"{order} on {known}, {is_open} open")
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("renumbering", RENUMBERINGS, ids=str)
 def test_every_renumbering_on_all_numbers_of_tiles_to_60_and_of_workgroups(renumbering):
     grids = [Grid(1, count) for count in range(1, 61)]
@@ -136,7 +136,7 @@ def opened(mapping: Mapping) -> Mapping:
     return Mapping(tuple(map(step_opened, mapping.renumberings)), step_opened(mapping.order))
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_parameters_told_at_the_launch_on_a_grid_told_there_too(order):
     t, grid = all_small()

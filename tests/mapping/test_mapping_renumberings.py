@@ -58,7 +58,7 @@ def test_persistent_renumberings_are_permutations(workgroups, side):
     prove(xcd_chunked, side, side, workgroups=workgroups, xcds=XCDS, chunk=[1, 3])
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("xcds", XCDS)
 def test_persistent_chunks_from_1_to_64_are_permutations(xcds):
     chunks = np.arange(1, 65)

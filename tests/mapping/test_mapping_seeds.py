@@ -77,7 +77,7 @@ def test_waves_document_reads_48_blocks_when_reordered():
     assert (first.a_blocks, first.b_blocks, first.blocks) == (16, 32, 48)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("xcds", range(1, 9))
 def test_waves_reordering_is_xcd_contiguous_then_grouped(xcds):
     for at, grid in enumerate(GRIDS_TO_40):
@@ -91,7 +91,7 @@ def test_waves_l2_swizzle_is_grouped():
         assert same_tiles(wave_l2_swizzle(size), grouped(size), grid)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("xcds", range(1, 9))
 def test_waves_xcd_swizzle_is_xcd_chunked_where_every_tile_has_its_workgroup(xcds):
     for grid in GRIDS_TO_40:

@@ -57,7 +57,7 @@ def test_its_kernel_is_the_one_that_is_done_soonest(heads, queries, keys, name):
     check(problem)
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 @pytest.mark.parametrize("queries, keys", [(1, 701), (3, 900), (16, 333)])
 @pytest.mark.parametrize("bias", [None, f32], ids=str)
@@ -67,7 +67,7 @@ def test_whatever_is_asked_for(asked, queries, keys, bias):
     check(problem)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("size", [64, 96, 128, 192, 256])
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64], ids=str)
 def test_sizes_of_heads_and_dtypes(size, dtype):

@@ -29,7 +29,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16])
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 def test_results(case, dtype):
     shape, top_k = CASES[case]
     of = mixture(**shape, dtype=dtype)
@@ -39,7 +39,7 @@ def test_results(case, dtype):
 
 
 @pytest.mark.parametrize("top_k", range(1, 9))
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_experts_of_a_token(top_k):
     of = mixture(20, experts=9, seed=top_k)
     want_near(ops.moe(*of.arrays, top_k), expected(of, top_k))
@@ -47,7 +47,7 @@ def test_experts_of_a_token(top_k):
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("renormalize", [True, False])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_weights(scoring, renormalize):
     of = mixture(20, seed=3)
     found = ops.moe(*of.arrays, 2, scoring=scoring, renormalize=renormalize)

@@ -91,7 +91,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @calls
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_out_of_any_strides_is_written_in_place(name, layout):
@@ -159,7 +159,7 @@ def test_an_out_of_one_number_and_of_none():
     assert ops.matmul(numbers(5, 0), numbers(0, 3), out=out) is out and not out.any()
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @calls
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("layout", ["rows", "batches exchanged"])

@@ -57,7 +57,7 @@ def check_product(found, a, b, out=None):
     assert (abs(found.astype(np.float64) - want) <= bound).all()
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("a, b", SHAPES, ids=str)
 def test_shapes_are_those_of_matmul(a, b):
     """A second call is served by what the first one found out."""
@@ -104,7 +104,7 @@ ROWS = (1, 2, 19)
 """With few rows, a b that is stored by columns is added up in another order than one that is stored by rows."""
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("of_a", LAYOUTS)
 @pytest.mark.parametrize("of_b", LAYOUTS)
 def test_every_layout_gives_the_product(of_a, of_b):
@@ -212,7 +212,7 @@ def test_every_activation_has_a_reference():
     assert {*REFERENCES} == {None, *ACTIVATIONS}
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("activation", REFERENCES)
 @pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
 def test_a_layer_with_everything(activation, dtype):

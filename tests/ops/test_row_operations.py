@@ -27,7 +27,7 @@ def of_rows(name, x):
     return y
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @calls
 @pytest.mark.parametrize("shape", [(1,), (37,), (3, 1), (3, 37), (2, 3, 37), (2, 1, 3, 5)], ids=str)
 def test_rows_of_any_number_of_axes(name, shape):

@@ -182,7 +182,7 @@ def test_tiles_cut_among_waves(step, waves, target):
     check(target, step, nested, (16, 128), waves=waves)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
 @pytest.mark.parametrize("step", [of_columns, running], ids=lambda f: f.__name__)
 def test_machine_code(step, target):

@@ -16,7 +16,7 @@ from tilewave.ir.ops import Barrier, Rearrange, Shuffle
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.layouts.bits import identity
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(6)
 
 L = sym.L
 SIZES = {M: 128, N: 64, K: 64, L: 128}
@@ -160,7 +160,7 @@ def built(body, target, waves=(2, 2), l_tile=64, **options):
 cases = pytest.mark.parametrize("body", CASES, ids=lambda body: body.__name__)
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @cases
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_lanes_compute_it_in_every_order(body, target, waves, order):
     check(lambda *a: kernel.interpret(*a, level="lane", order=order, seed=3), body)
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @cases
 @pytest.mark.parametrize("order", ["barrier", "random"])
 @pytest.mark.parametrize(("target", "waves"), [("gfx942", (1, 1)), ("gfx942", (2, 2)), ("gfx950", (4, 1))])

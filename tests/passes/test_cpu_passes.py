@@ -144,7 +144,7 @@ GEMMS = {
 SHAPES = [(24, 24, 16), (29, 23, 17), (1, 1, 1), (5, 30, 3)]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", GEMMS)
 def test_a_product_is_cut_and_packed(name, shape):

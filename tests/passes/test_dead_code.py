@@ -105,7 +105,7 @@ def made(body, rounds, space=G):
     return kernel
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("space", [G, SHARED_ADDRESS_SPACE], ids=["global", "shared"])
 @pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("target", ["gfx942", "gfx950", "sm_90a"])
@@ -125,7 +125,7 @@ def test_the_compilers_own_code_is_accepted_lane_by_lane(target, body, space):
             assert not any(isinstance(op, (Mma, Read, Allocate)) for op in walk(kernel.kernel.body))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("rounds", [0, 1, 2])
 @pytest.mark.parametrize("target", ["gfx942", "gfx950", "sm_90a"])
 def test_used_products_in_loops_of_few_rounds(target, rounds):

@@ -56,7 +56,7 @@ def answers(monkeypatch):
     return found
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
 @pytest.mark.parametrize("kind", ["usual", "growing", "falling", "at once", "sorted"])

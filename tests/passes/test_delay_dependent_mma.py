@@ -32,7 +32,7 @@ def outputs(lanes, given, queries, seed=0):
     return out
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("keys", [8, 64, 72, 136, 200], ids="{} keys".format)
 def test_no_bit_changes(keys):
     a, sizes = Attention(causal=keys == 136), (2, 72, keys)

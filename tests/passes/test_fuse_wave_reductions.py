@@ -64,7 +64,7 @@ def test_powers_are_added_up_after_one_meeting(target, order):
     check(kernel, rows(), {}, order)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("dtype", "waves"), [(f32, 8), (f16, 4)])

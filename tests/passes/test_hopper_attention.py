@@ -45,7 +45,7 @@ def arrays(a, seed=3, sizes=(2, QUERIES, KEYS)):
     return q, k, np.ascontiguousarray(v.swapaxes(1, 2)) if a.v_transposed else v
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("v_transposed", [False, True], ids=["V [K2, N]", "V [N, K2]"])
 @pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
 @pytest.mark.parametrize("dtype", [f16, bf16])

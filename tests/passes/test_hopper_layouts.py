@@ -17,7 +17,7 @@ from tilewave.kernels import gemm
 from tilewave.kernels.products import LAYOUTS
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(6)
 
 TRANSPOSED = {"nt": (), "nn": (1,), "tt": (0,), "tn": (0, 1)}
 
@@ -43,7 +43,7 @@ def check(made, layout, shape, dtype=f16, order="random"):
     check_product(c, a, b)
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(

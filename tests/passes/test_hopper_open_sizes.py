@@ -42,7 +42,7 @@ from tilewave.passes.grid.stream_k import StreamK
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
-pytestmark = pytest.mark.share(4)
+pytestmark = pytest.mark.share(8)
 
 OPEN = (M, N, K)
 HAND_OVER = SPLITS.hand_over_bytes

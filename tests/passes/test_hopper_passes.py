@@ -60,7 +60,7 @@ def compiled_gemm(shape, tile, **options):
     return compiled(gemm(**options), sizes(*shape, *tile))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.name)
 def test_small_tiles_of_the_documents_run_lane_by_lane(seed, schedule):
@@ -86,7 +86,7 @@ def test_every_kernel_of_the_documents_runs_lane_by_lane(seed, tile, schedule, s
 # -- the matrix unit
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(
     ("left", "right", "acc"),
     [(f16, f16, f32), (bf16, bf16, f32), (i8, i8, i32), *((a, b, f32) for a, b in EIGHT_BITS)],
@@ -152,7 +152,7 @@ def test_no_lane_holds_an_operand():
     assert not any(op.spread == "rows" for op in walk(made.ir("predicate_edges").body) if isinstance(op, Read))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("depth", "width"), [(64, 0), (128, 64), (192, 64), (96, 32), (48, 16), (112, 16)])
 def test_rows_of_deep_steps_go_on_in_the_next_panel(depth, width):
     """The matrix unit reads rows of 128, 64 or 32 bytes."""
@@ -183,7 +183,7 @@ def test_operands_that_are_computed_are_staged():
     check_product(c, a * by, b)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 @pytest.mark.parametrize(("schedule", "num_stages"), [(SCHEDULES[0], 1), (SCHEDULES[1], 1), (SCHEDULES[1], 2)], ids=str)
 def test_every_barrier_is_needed(seed, schedule, num_stages):

@@ -50,7 +50,7 @@ from tilewave.passes.memory.stage_epilogue import StageEpilogue
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 
 def count(kernel, kind):
@@ -67,7 +67,7 @@ def test_a_ring_of_any_length_and_any_number_of_steps(stages, steps):
     check(specialized(tiles(SEEDS[0], shape, (64, 64, 16)), stages), shape)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("seed", SEEDS[2:], ids=repr)
 @pytest.mark.parametrize("stages", range(1, 7))
 def test_phases_go_on_from_tile_to_tile(seed, stages):

@@ -54,7 +54,7 @@ def check(made, shape, order="random"):
 # -- what is computed
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(

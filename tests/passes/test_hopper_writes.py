@@ -76,7 +76,7 @@ TRANSPOSED = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("shape", "tile", "chunks", "chunk"), TRANSPOSED.values(), ids=TRANSPOSED)
 def test_what_is_computed_transposed_leaves_in_chunks_of_the_result(shape, tile, chunks, chunk):
     """Each is as many columns wide as waves multiply rows at once."""
@@ -104,7 +104,7 @@ def test_few_rows_or_wide_results_that_are_transposed_are_stored_by_lanes(rows, 
     check(made, shape, out)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("tile", "chunks"),
     [((64, 64, 32), 2), ((64, 96, 32), 3), ((64, 8, 32), 1), ((128, 64, 32), 4), ((256, 32, 32), 4)],
@@ -144,7 +144,7 @@ def test_what_is_computed_from_sums_leaves_in_chunks(order):
     check_biased(made, shape, order)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 def test_buffers_are_filled_again_for_the_next_tile(seed):
     shape = (192, 136, 96)
@@ -168,7 +168,7 @@ def odd(columns, tile, depth=72):
     return compiled(gemm(out=f16, epilogue=lambda total: cast(total, f16)), sizes(200, columns, depth, *tile))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("columns", "width", "tile"), ODD_ROWS)
 @pytest.mark.parametrize("depth", [72, 19], ids=["copied", "loaded"])
 def test_rows_that_begin_off_16_bytes_are_stored_by_lanes_side_by_side(columns, width, tile, depth):

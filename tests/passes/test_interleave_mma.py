@@ -49,7 +49,7 @@ CASES = [
 ]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("chip", "tile", "waves"), CASES, ids=str)
 def test_every_order_of_waves_gives_the_product(chip, tile, waves):
     shape = (100, 200, 200)
@@ -146,7 +146,7 @@ GOALS = [
 ]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("chip", "tile", "waves", "most", "least"), GOALS, ids=str)
 def test_the_loop_holds_little_but_products(chip, tile, waves, most, least):
     code = MachineCode(laid_out(chip, tile, waves, (1024, 1024, 1024)), chip)

@@ -38,7 +38,7 @@ from tilewave.ir.ops import Mma
 from tilewave.ir.rewrite import walk
 from tilewave.machine.matrix import NAMED
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
@@ -49,7 +49,7 @@ def test_every_kernel_of_the_documents_runs_lane_by_lane(seed, configuration, sh
     check_lanes(compiled_seed(seed, *configuration, shape), shape)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.name)
@@ -65,7 +65,7 @@ def test_the_large_tile_of_the_documents_runs_lane_by_lane():
     )
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("kind", [t for t in MMAType if t.value in NAMED], ids=lambda t: t.name)
 @pytest.mark.parametrize("chip", CHIPS)
 def test_every_matrix_instruction(kind, chip):
@@ -106,7 +106,7 @@ def test_every_matrix_instruction(kind, chip):
 # -- barriers
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 @pytest.mark.parametrize(
     ("schedule", "num_stages"), [(SchedulingType.NONE, 1), *((SchedulingType.PREFETCH, b) for b in (1, 2, 3))], ids=str

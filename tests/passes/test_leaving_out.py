@@ -20,7 +20,7 @@ from tilewave.pipeline.runner import numbered_apart, pass_name, run
 from tilewave.pipeline.why import Why
 from tilewave.runtime.cache import compile_key
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 AVX2 = INSTRUCTION_SETS["avx2"]
 AMX = INSTRUCTION_SETS["amx"]
@@ -84,7 +84,7 @@ LEFT_OUT = [
 ]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(("name", "number", "left_out"), LEFT_OUT, ids=[f"{n}-{told}" for n, _, told in LEFT_OUT])
 def test_a_list_without_one_of_its_passes(name, number, left_out):
     make, target, passes = LISTS[name]

@@ -95,7 +95,7 @@ def test_one_select_is_left_where_it_does_for_all(name):
         assert len(masks(tiles)) > 1
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("keys", [1, 7, 8, 9, 21])
 @pytest.mark.parametrize("name", RECURRENCES)
 def test_no_bit_changes(name, keys):

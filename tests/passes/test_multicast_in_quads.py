@@ -63,7 +63,7 @@ SHARED = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("case", SHARED)
 def test_four_bring_the_right_tiles_in_any_order(case, short):
     shape, tile, mapping, wanted = SHARED[case]

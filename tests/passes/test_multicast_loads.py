@@ -76,7 +76,7 @@ SHARED = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("case", SHARED)
 def test_shared_copies_bring_the_right_tiles(case):
     shape, tile, mapping, workgroups, stages = SHARED[case]
@@ -85,7 +85,7 @@ def test_shared_copies_bring_the_right_tiles(case):
     check(kernel, shape)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("case", ["groups of odd height", "a tile without a partner", "one turn, odd"])
 def test_any_order_of_waves_and_copies(case, seed):

@@ -112,7 +112,7 @@ RANGES = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("case", RANGES)
 def test_ranges_of_a_last_round_are_shared_where_all_pairs_have_as_many_steps(case):
     shape, workgroups, cluster = RANGES[case]

@@ -85,7 +85,7 @@ def check(kernel, shape, order="random", seed=0):
     hold(c, a, b, bias)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("order", ORDERS)
 def test_results_are_right_in_any_order(name, order):

@@ -29,7 +29,7 @@ from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline.runner import run
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(6)
 
 TRIPS = (0, 1, 2, 3, 7, 16)
 NUM_STAGES = (1, 2, 3, 4)
@@ -228,7 +228,7 @@ def test_barriers_are_enough_and_none_is_needless(num_stages, around, operands, 
     assert place_barriers(after) == after
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("num_stages", (0, *NUM_STAGES))
 @pytest.mark.parametrize("trips", (*range(7), 11, 12, 13))

@@ -190,7 +190,7 @@ def check_product_reduced(name, shape, tile, waves, target, order):
     assert (np.abs(y - meaning(p)) <= bound).all(), np.abs(y - meaning(p)).max()
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(("shape", "tile", "waves"), SHAPES, ids=str)
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_sums_of_products_are_reduced_as_they_lie(name, shape, tile, waves):

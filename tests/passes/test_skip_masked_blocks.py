@@ -10,7 +10,7 @@ from tilewave import *
 from tilewave.ir.ops import Loop
 from tilewave.ir.rewrite import walk
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 M, N, K = sym.M, sym.N, sym.K
 WAYS = ["numpy", "cpu", "lanes of gfx942", "lanes of sm_90a", "gfx950"]
@@ -95,12 +95,12 @@ def check(way, name, m, k, dtype=index, block_m=32, fixed=False):
 
 @pytest.mark.parametrize("name", CONDITIONS)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 def test_only_blocks_that_some_row_sees_are_taken(way, name):
     check(way, name, 70, 90, i32, fixed=True)
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @pytest.mark.parametrize("name", CONDITIONS)
 @pytest.mark.parametrize("m, k, block_m", [(1, 1, 32), (1, 100, 32), (100, 1, 32), (64, 64, 16), (33, 65, 64)])
 def test_sizes_and_tiles(name, m, k, block_m):
@@ -110,7 +110,7 @@ def test_sizes_and_tiles(name, m, k, block_m):
 
 @pytest.mark.parametrize("name", ["causal", "band", "both sides"])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_positions_of_32_bits_where_sizes_stay_open(way, name):
     """Sizes are at most 2³⁰, so a difference of two positions fits."""
     check(way, name, 70, 90, i32)

@@ -35,7 +35,7 @@ from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 LINE_BYTES = 128
 
@@ -113,7 +113,7 @@ FORMS = {
 }
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("form", FORMS)
 def test_clusters_hand_over_parts_and_are_right_to_the_last_bit_in_any_order(form):
     *given, sharing = FORMS[form]

@@ -70,7 +70,7 @@ def rows_of(form):
     return FORMS[form]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_tile_is_written_once_and_every_step_of_it_added_once(form):
     shape, parts, at_once, workgroups, count = rows_of(form)
@@ -99,7 +99,7 @@ def test_whole_tiles_have_the_same_bits_however_they_are_shared(form):
         np.testing.assert_array_equal(found[-1], found[0])
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("form", FORMS)
 def test_lanes_compute_the_same_to_the_last_bit_in_any_order(form):
     shape, parts, at_once, workgroups, count = rows_of(form)

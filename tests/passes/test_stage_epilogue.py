@@ -45,7 +45,7 @@ from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import NAMED
 from tilewave.passes.memory.stage_epilogue import ROW_BYTES, StageEpilogue
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 AMD = ("gfx942", "gfx950")
 FOUR, EIGHT = (2, 2), (2, 4)
 SCHEDULES = (SchedulingType.NONE, SchedulingType.PREFETCH)
@@ -122,7 +122,7 @@ def test_ragged_edges_are_neither_stored_nor_missed(waves, schedule):
     check(c, shape, f16)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("chip", AMD)
 @pytest.mark.parametrize(("dtype", "acc", "out"), [(bf16, f32, bf16), (i8, i32, i8), (f16, f32, "f8"), (f32, f32, f16)])
 def test_every_narrow_result(chip, dtype, acc, out):

@@ -323,7 +323,7 @@ def waits(machine, memory, positions, kind):
     return actual - ideal
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @on_both_chips
 @pytest.mark.parametrize("mma_type", [t for t in MMAType if t.value in NAMED], ids=lambda t: t.name)
 def test_no_lane_waits_for_another(machine, mma_type):

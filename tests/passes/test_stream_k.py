@@ -54,7 +54,7 @@ from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 TILE = (64, 64, 16)
 
@@ -169,7 +169,7 @@ def test_whole_tiles_mean_the_same_afterwards(form):
     check_product(c, a, b)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("form", FORMS)
 def test_lanes_compute_the_same_to_the_last_bit_in_any_order(form):
     workgroups, shape, sharing = FORMS[form]

@@ -54,7 +54,7 @@ def problem_of(queries, keys, heads=4, **asked):
 # -- it is right -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_workgroup_computes_its_tiles(order, stages):
@@ -67,7 +67,7 @@ def test_every_workgroup_computes_its_tiles(order, stages):
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 @pytest.mark.parametrize("queries, keys", [(150, 150), (70, 200), (200, 70), (1, 3)])
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 def test_masks_lengths_and_shared_heads(asked, queries, keys):
     made, problem = attention_of(3, 2, **asked), problem_of(queries, keys, **asked)
     made.interpret(*problem.arrays().values(), level="lane", order="random", seed=2)

@@ -6,7 +6,7 @@ from production_runs import check, run, sigmoid
 
 from tilewave import *
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 G = GLOBAL_ADDRESS_SPACE
 T, D, N, B = sym.T, sym.D, sym.N, sym.B
 TARGETS = ("tile", "cpu", "gfx942")

@@ -6,7 +6,7 @@ from production_runs import run
 
 from tilewave import *
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 G = GLOBAL_ADDRESS_SPACE
 T, D = sym.T, sym.D
 TARGETS = ("tile", "cpu", "gfx942")

@@ -6,7 +6,7 @@ from production_runs import check, run
 
 from tilewave import *
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 G = GLOBAL_ADDRESS_SPACE
 M, N, P = sym.M, sym.N, sym.P
 TARGETS = ("tile", "cpu", "gfx942")

@@ -6,7 +6,7 @@ from production_runs import check, run, sigmoid
 
 from tilewave import *
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 G = GLOBAL_ADDRESS_SPACE
 T, H, P, K, D, N, V, E, R, L = (getattr(sym, n) for n in "THPKDNVERL")
 PAIR, C, FRAME, Y, X, OLD, NEW = sym.PAIR, sym.C, sym.FRAME, sym.Y, sym.X, sym.OLD, sym.NEW

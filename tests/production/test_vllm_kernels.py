@@ -8,7 +8,7 @@ from production_runs import check, run
 
 from tilewave import *
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 G = GLOBAL_ADDRESS_SPACE
 T, K, D, S, L, N, P, R, M, H, HK = (getattr(sym, n) for n in (*"TKDSLNPRMH", "HK"))
 PAGE, SLOT, FOUR, EIGHT = sym.PAGE, sym.SLOT, sym.FOUR, sym.EIGHT

@@ -43,7 +43,7 @@ def test_a_tile_of_large_products_is_not_that_of_small_ones():
     assert small[0] * small[1] < 128 * 256 <= large[0] * large[1]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("target", ["sm_90a", "gfx942", "gfx950", "cpu", "numpy"])
 @pytest.mark.parametrize("shape", [(1, 40, 30), (70, 33, 100), (130, 130, 65)])
 def test_every_target_has_a_default(target, shape):

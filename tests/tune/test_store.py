@@ -96,7 +96,7 @@ ILLEGAL = {
 }
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("name", ILLEGAL)
 @pytest.mark.parametrize("target", ["cpu", "gfx942", "sm_90a"])
 @pytest.mark.parametrize("subs", [SIZES, {}], ids=["known sizes", "open sizes"])

@@ -73,7 +73,7 @@ FAST = [
 ]
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("schedule", [NONE, PREFETCH], ids=lambda s: s.name)
 @pytest.mark.parametrize(("shape", "tile", "waves", "dtype", "acc"), FAST, ids=str)
 def test_brought_tiles_give_the_product(shape, tile, waves, dtype, acc, schedule):

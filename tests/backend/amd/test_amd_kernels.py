@@ -39,7 +39,7 @@ DTYPES = [
 ]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("chip", "dtype", "acc"), DTYPES, ids=str)
 def test_gemm_of_every_dtype(chip, dtype, acc):
     kernel = with_waves(gemm(dtype, acc), (2, 2))

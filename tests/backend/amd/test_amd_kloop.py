@@ -16,7 +16,7 @@ from tilewave.backend.llvm_child import ObjectCode
 from tilewave.errors import TargetError, here
 from tilewave.machine.chips import CHIPS, GFX942
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 OF_THE_KERNEL = {"registers", "accumulation_registers"}
 """What more than the loop needs."""
@@ -67,7 +67,7 @@ def longer_when_open(request, is_known):
         request.applymarker(pytest.mark.xfail(strict=True, reason=why))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("chip", "tile", "waves"), ROWS, ids=str)
 def test_the_k_loop_of_open_sizes_is_that_of_fixed_ones(chip, tile, waves, request):
     longer_when_open(request, (chip, tile, waves) == ("gfx942", (128, 256, 64), (2, 2)))

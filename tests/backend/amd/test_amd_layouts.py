@@ -14,7 +14,7 @@ from sampled import some_of
 from tilewave import *
 from tilewave.interp.lanes import interpret_lanes
 
-pytestmark = pytest.mark.share(6)
+pytestmark = pytest.mark.share(12)
 
 DIMS = {"NN": ((M, K), (K, N)), "TT": ((K, M), (N, K)), "TN": ((K, M), (K, N))}
 CHIPS = ("gfx942", "gfx950")
@@ -129,7 +129,7 @@ def crossing(counted):
     return sum((counted.shared_reads, counted.shared_writes, counted.vector_instructions, counted.waits, counted.nops))
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 @pytest.mark.parametrize(("chip", "tile", "waves"), MOST, ids=str)
 def test_the_k_loop_of_every_layout_is_short(chip, tile, waves, dtype):

@@ -15,7 +15,7 @@ from tilewave.ir.types import DTYPES
 from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import INSTRUCTIONS, NAMED
 
-pytestmark = pytest.mark.share(4)
+pytestmark = pytest.mark.share(8)
 
 AMD = ("gfx942", "gfx950")
 UNIT = 2.0**-24

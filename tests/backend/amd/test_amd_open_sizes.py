@@ -16,7 +16,7 @@ from tilewave.ir.ops import Read, WriteThrough
 from tilewave.ir.rewrite import walk
 from tilewave.runtime.records import Record
 
-pytestmark = pytest.mark.share(6)
+pytestmark = pytest.mark.share(12)
 
 PLAIN, REORDERED = SEEDS[:2]
 

@@ -33,7 +33,7 @@ def combined(x, bits, how):
     return x
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("bits", BITS, ids=str)
 def test_lanes_that_differ_in_any_bits_are_combined(chip, bits):

@@ -29,7 +29,7 @@ def test_every_kernel_of_the_documents_is_emulated_without_a_finding(seed, confi
     check_emulated(compiled_seed(seed, *configuration, shape), shape)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 @pytest.mark.parametrize("chip", CHIPS)
 def test_small_tiles_of_the_documents_are_emulated_without_a_finding(seed, chip):

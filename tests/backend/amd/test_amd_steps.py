@@ -42,7 +42,7 @@ def check(chip, steps, schedule, dtypes, layouts, num_stages=1):
         check_product(c, a, b, dtypes[1])
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.name)
 @pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
 @pytest.mark.parametrize("steps", [1, 2, 3])

@@ -49,7 +49,7 @@ def check_gemm(name, dtype, acc, shape):
         check_product(c, a, b, acc)
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @pytest.mark.parametrize("name", INSTRUCTION_SETS)
 @pytest.mark.parametrize(("dtype", "acc"), DTYPES, ids=str)
 def test_every_instruction_set_and_dtype(name, dtype, acc):
@@ -139,7 +139,7 @@ MULTIPLIED_HERE = [
 ]
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(("name", "dtype", "acc"), MULTIPLIED_HERE, ids=str)
 def test_truth_values_are_packed_as_numbers(name, dtype, acc, turned):

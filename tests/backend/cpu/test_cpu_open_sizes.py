@@ -107,7 +107,7 @@ LOOPS = [(f32, name) for name in INSTRUCTION_SETS if not INSTRUCTION_SETS[name].
 LOOPS += [(dtype, name) for dtype in (bf16, i8) for name in ("amx", "avx512", "neon-dot")]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("dtype", "instruction_set"), LOOPS, ids=str)
 def test_the_loop_over_k_is_that_of_known_sizes(dtype, instruction_set):
     """The instructions are equal, except for how steps are counted."""

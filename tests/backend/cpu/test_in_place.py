@@ -20,7 +20,7 @@ def arrays(m, n, k, dims, dtype):
     return a, b, *lying, poisoned((m, n), dtype)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("dims", LAYOUTS)
 @pytest.mark.parametrize("shape", [(1, 40, 70), (37, 1, 33), (50, 65, 1), (64, 96, 128)])
 def test_products_in_place_are_right(shape, dims):
@@ -33,7 +33,7 @@ def test_products_in_place_are_right(shape, dims):
     assert "prepack" not in str(one.steps[-1].after)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("dims", LAYOUTS[:2])
 @pytest.mark.parametrize("tile", [(1, 32, 256), (2, 24, 16), (16, 1, 64), (12, 4, 40), (8, 64, 33)], ids=str)
 @pytest.mark.parametrize("instruction_set", HERE)

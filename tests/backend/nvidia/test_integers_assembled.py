@@ -7,7 +7,7 @@ from ptx_code import assembled_well, build, needs_ptxas
 from tilewave import *
 from tilewave.ir.types import DTYPES
 
-pytestmark = [needs_ptxas, pytest.mark.share(4)]
+pytestmark = [needs_ptxas, pytest.mark.share(8)]
 ATOMIC = {"add": atomic_add, "min": atomic_min, "max": atomic_max, "and": atomic_and, "or": atomic_or}
 
 

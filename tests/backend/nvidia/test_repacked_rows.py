@@ -14,7 +14,7 @@ from tilewave.ir.verify import verify
 from tilewave.machine.chips import SM_90A
 from tilewave.runtime.arrays import ArrayView, view
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 TYPES = {1: np.int8, 2: np.float16, 4: np.int32}
 SHAPES = [(5, 1), (7, 5), (3, 8), (9, 63), (4, 64), (2, 257), (1, 31), (3, 4, 21), (40,)]

@@ -69,7 +69,7 @@ def test_columns_that_are_no_neighbours_are_moved_one_by_one():
 @pytest.mark.parametrize("columns", [1, 37, 257, 258, 260, 511, 769])
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("name", MAKE)
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_unaligned_rows_are_computed_right(name, columns, dtype):
     x, weight, bias = (aligned(shape, dtype, seed) for seed, shape in enumerate(((5, columns), (columns,), (columns,))))
     y = aligned((5, columns), dtype)
@@ -108,7 +108,7 @@ def test_neighbouring_lanes_take_neighbours():
 @pytest.mark.parametrize("columns", [257, 769])
 @pytest.mark.parametrize("dtype", [f16, f32], ids=str)
 @pytest.mark.parametrize("name", MAKE)
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_nothing_is_spilled_and_no_load_waits_for_another(name, columns, dtype):
     made = compiled(name, columns, dtype)
     program = made.build.program

@@ -84,7 +84,7 @@ def test_blocks_end_at_labels():
     assert longest_block("define void @f() {\n.entry:\n  a\n  b\n.next:\n  c\n  d\n  e\n}\n") == 3
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("make", KERNELS, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("instruction_set", SETS)
 def test_code_does_not_grow_with_rows_nor_with_their_length(make, instruction_set):
@@ -95,7 +95,7 @@ def test_code_does_not_grow_with_rows_nor_with_their_length(make, instruction_se
         assert code_lines(make(rows), instruction_set, subs={M: 101, N: length}) <= 1.5 * few + 300
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("dtype", [f32, f16], ids=str)
 @pytest.mark.parametrize("make", KERNELS, ids=lambda make: make.__name__)
 def test_rows_of_awkward_lengths_have_a_bound(make, dtype):

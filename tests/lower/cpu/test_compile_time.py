@@ -59,7 +59,7 @@ def test_a_chain_of_products_takes_seconds_of_the_processor(instruction_set):
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("tile", [(8, 64, 16, 16), (32, 32, 32, 32), (64, 16, 33, 16), (32, 32, 1, 31)])
 def test_what_llvm_gets_has_a_limit(monkeypatch, instruction_set, tile):

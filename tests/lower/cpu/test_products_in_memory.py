@@ -57,7 +57,7 @@ def check(dtype, sums, v_dims, shape, tile, **options):
 SHAPES = [((64, 64, 16, 128), (64, 64, 64)), ((37, 33, 5, 70), (16, 24, 40)), ((7, 40, 3, 11), (48, 40, 24))]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("shape, tile", SHAPES)
 @pytest.mark.parametrize("v_dims", [(K2, N), (N, K2)])
 @pytest.mark.parametrize("instruction_set", HERE)
@@ -66,7 +66,7 @@ def test_tiles_of_every_shape(instruction_set, v_dims, shape, tile):
     assert not fits_registers(compiled.ir()) or shape != SHAPES[0][0]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", ["f64", "f16", "bf16", "f8e4m3fn", "i8"])
 @pytest.mark.parametrize("v_dims", [(K2, N), (N, K2)])
 def test_every_dtype(name, v_dims):

@@ -62,7 +62,7 @@ def test_exact_quotients_and_their_neighbours(instruction_set):
 SPECIAL = [0.0, -0.0, 1e-45, -1e-45, 1e-38, 2.0**-100, 2.0**-101, -(2.0**-110), 3e38, np.inf, -np.inf, np.nan, 1.0]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("instruction_set", HERE)
 @pytest.mark.parametrize("number", SPECIAL)
 def test_one_special_number_among_others(instruction_set, number):

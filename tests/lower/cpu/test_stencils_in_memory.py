@@ -55,7 +55,7 @@ def neighbours(x, rows, columns):
     return sum(at(*place) for place in NEIGHBOURS) - 4 * at(1, 1)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("how", ["rows", "columns", "backwards"])
 @pytest.mark.parametrize(("rows", "columns"), [(32, 64), (33, 65), (1, 1), (31, 200), (70, 63)])
 def test_a_stencil_is_exact_however_its_array_lies(rows, columns, how):

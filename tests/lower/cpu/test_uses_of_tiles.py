@@ -83,7 +83,7 @@ def wanted(name, a, b, v):
     return acc
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_of_chained_products(name):
     """Whole numbers and halves of them: every sum is exact."""
