@@ -16,7 +16,7 @@ values, so that their difference is often known, or known to be a multiple of a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from itertools import product as combinations
@@ -47,6 +47,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
+from tilewave.records import dataclass
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
 

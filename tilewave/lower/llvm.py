@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewave.errors import NOWHERE, Loc
+from tilewave.records import dataclass
 
 Typed = tuple[str, str]
 """An LLVM type and the name of a value of it."""

@@ -20,7 +20,7 @@ store(%y, %c, …)                                   store(%y_part, %c, …)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from tilewave.analysis.register_pressure import MOST_HELD_BYTES, held_bytes, loaded_bytes
@@ -31,6 +31,7 @@ from tilewave.ir.ops import Load, Matrix, OpaqueCopy, Reduction, Store, WgmmaSha
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import names, rewrite, rewrite_blocks, walk
 from tilewave.ir.types import Vector
+from tilewave.records import dataclass
 from tilewave.transform.slices import Slices, slice_begin
 
 MOST_EARLY_BYTES = 96
