@@ -1,7 +1,7 @@
 """`dataclass`, whose methods are made at their first use: for most classes of a process, never.
 
-The standard library compiles six methods of a frozen dataclass when it is declared, which was more than half of the time
-of importing this package. Here they are closures, except `__init__`, which is compiled when the class is first called.
+The standard library compiles six methods of a frozen dataclass when it is declared, which was more than half of the
+time of importing this package. Here they are closures, except `__init__`, compiled when the class is first called.
 Fields, `replace`, comparison, hash, text and errors are as the standard library's.
 """
 

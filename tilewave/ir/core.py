@@ -174,6 +174,10 @@ class Op:
 
     def attributes(self) -> tuple[tuple[type, str], ...]:
         """Return the fields that are neither operands nor regions; 1, 1.0 and True differ here, unlike in Python."""
+        return self._attributes
+
+    @cached_property
+    def _attributes(self) -> tuple[tuple[type, str], ...]:
         parts = [getattr(self, name) for name in _attribute_names(type(self))]
         return tuple([(type(part), repr(part)) for part in parts])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -170,7 +170,7 @@ class CpuBuild(Build):
             return None
         s = self.instruction_set
         llvm_ir = lower_with_lines(self.passed[0], s).llvm_ir + s.runtime
-        return assembled(self.tiles.name, s.name, llvm_ir, replace(s.machine, gives="text")).asm
+        return assembled(self.tiles.name, s.name, llvm_ir, s.machine._replace(gives="text")).asm
 
 
 def build_cpu(tiles: Kernel, wanted: str | None, in_place: bool = False) -> CpuBuild:
