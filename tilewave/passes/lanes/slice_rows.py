@@ -87,8 +87,10 @@ class _Slicing:
         """Return a store in slices along the first axis that has several, if its values take too many registers."""
         shape = op.x.type.shape
         axis = next((i for i, n in enumerate(shape[:-1]) if n > 1), None)
+        if axis is None or op.own or not is_in(op.memory, "global"):
+            return [op]
         own = {v: self.defs[v] for v in self.made_for(op) if isinstance(v.type, Vector)}
-        if axis is None or op.own or not is_in(op.memory, "global") or self.needed_bytes(own) <= self.most_bytes:
+        if self.needed_bytes(own) <= self.most_bytes:
             return [op]
         out = self.builder
         out.locate = lambda: op.loc

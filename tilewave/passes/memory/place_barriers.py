@@ -279,4 +279,7 @@ def _total(gaps: Gaps, costs: Sequence[Cost]) -> tuple[int, ...]:
 
 
 def _bits(gaps: Gaps) -> Iterator[int]:
-    return (gap for gap in range(gaps.bit_length()) if gaps >> gap & 1)
+    while gaps:
+        last = gaps & -gaps
+        yield last.bit_length() - 1
+        gaps ^= last
