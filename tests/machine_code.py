@@ -2,7 +2,6 @@
 
 import math
 import re
-from dataclasses import replace
 
 import numpy as np
 from kernels import check_product, poisoned, random_array
@@ -34,7 +33,7 @@ class MachineCode:
         self.kernel = kernel
         self.lowered = lower_lanes(kernel, Amdgcn(CHIPS[chip]), frozenset(any_strides))
         # In this process: starting another for each of the many small kernels takes longer than compiling them.
-        self.asm = compile_here(self.lowered.llvm_ir, replace(Amdgcn(CHIPS[chip]).machine, gives="text")).asm
+        self.asm = compile_here(self.lowered.llvm_ir, Amdgcn(CHIPS[chip]).machine._replace(gives="text")).asm
         self.emulator = Emulator.from_assembly(self.asm)
 
     def run(self, *arrays, **symbols):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewave.analysis.index_trace import needed_values
@@ -20,6 +19,7 @@ from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed
 from tilewave.lang.kernel import arguments
 from tilewave.options import in_place_of_option
+from tilewave.records import dataclass
 from tilewave.runtime.array_layouts import Placed
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.call_checks import check_host_call

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
 from types import CodeType
 from typing import Any
@@ -22,6 +21,7 @@ from tilewave.lang.kernel import Calling, WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
 from tilewave.options import WaveCompileOptions, in_place_of_option
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import HOST, Parameter, Shape, place_of, quick_place
 from tilewave.runtime.call_cache import CallCache
 from tilewave.runtime.dlpack import Refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ from tilewave.options import (
 )
 from tilewave.pipeline.batch_invariant import want_batch_invariant
 from tilewave.pipeline.runner import Pass, run
+from tilewave.records import dataclass
 from tilewave.runtime.kernel_set import KernelSet
 from tilewave.trace import TileLimits
 from tilewave.tune.space import NUM_STAGES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -34,6 +34,7 @@ from tilewave.lang.assumptions import Assumed
 from tilewave.lang.kernel import no_grid
 from tilewave.pipeline.runner import Step
 from tilewave.pipeline.why import Why
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import Parameter, place_of
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.signature import Signature

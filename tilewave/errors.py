@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import TypeVar
+
+from tilewave.records import dataclass
 
 PACKAGE = str(Path(__file__).parent) + os.sep
 BETWEEN = ("tilewave", "functools", "contextlib", "dataclasses", "torch")

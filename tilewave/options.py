@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from difflib import get_close_matches
 from enum import Enum
 from inspect import isfunction
@@ -18,6 +18,7 @@ from tilewave.lang.open_tiles import cut_by, said_of, tunable
 from tilewave.lang.symbols import Expression, Symbol, want_no_hardware
 from tilewave.lang.tuning import Tune
 from tilewave.lang.wave_words import HINTS, accepting_hints
+from tilewave.records import dataclass
 from tilewave.renamed import OPTIONS
 from tilewave.tune.space import IN_PLACE, NUM_STAGES
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from tilewave.errors import Loc, TraceError, here
@@ -20,6 +20,7 @@ from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import FloorDiv, Mul
 from tilewave.ir.types import INDEX_SCALAR, DType, Type
+from tilewave.records import dataclass
 
 Index = Any
 """An int, or a number that is known only when the kernel runs."""

@@ -30,7 +30,7 @@ def test_two_groups_meet_where_a_pair_of_their_lanes_does(extents, together):
             one, other = (footprint(rng, count, extents, 8) for _ in range(2))
             if rng.integers(2):  # the same elements, in another order: few random ones are in both
                 order = rng.permutation(count)
-                other = Footprint((), one.lanes[order] ^ int(rng.integers(0, 3)), one.places[order])
+                other = Footprint((), one.lanes[order] ^ int(rng.integers(0, 8)), one.places[order])
             wanted = meet_in_pairs(one, other, together)
             assert one.differs(other, together) == wanted
             found.add(wanted)

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd
 
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Add, Const, Mul, Neg, Sub
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

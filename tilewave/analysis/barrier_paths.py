@@ -13,13 +13,14 @@ on all paths, with the gaps passed since; each conflicting pair gives a set of g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from tilewave.analysis.global_hazards import AccessOnTheWay, Conflicts, Meets
 from tilewave.analysis.residues import Residue, Residues
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Barrier
+from tilewave.records import dataclass
 
 FEW_ROUNDS = 8
 """An inner loop with at most this many iterations is unrolled in the analysis, with known indices."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.match import Defs, constant, either, made, source
@@ -19,6 +19,7 @@ from tilewave.ir.ops import (
     WriteIndexed,
 )
 from tilewave.ir.types import Scalar
+from tilewave.records import dataclass
 
 COUNTED = either(Add, made(Iota), made(Broadcast, "start")) | made(Iota)
 """Positions start, start + 1, …"""

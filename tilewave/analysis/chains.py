@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Elementwise, Loop, Mma, Permute, ReadIndexed
 from tilewave.ir.rewrite import walk
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -27,6 +27,7 @@ from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.ops import Loop, Scatter, Write
 from tilewave.ir.rewrite import walk
+from tilewave.records import dataclass
 
 
 def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction = NO_CORRECTION) -> Schedule:

@@ -18,7 +18,7 @@ another form may be correct as well: it is checked tile by tile, once for each n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.forms import Form, Forms, add, divided, number, number_of
@@ -45,6 +45,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
+from tilewave.records import dataclass
 
 FIXED = "its sizes are fixed"
 Window = tuple[int, ...]

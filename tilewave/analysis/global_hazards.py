@@ -16,7 +16,7 @@ values, so that their difference is often known, or known to be a multiple of a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from itertools import product as combinations
@@ -28,6 +28,7 @@ import numpy as np
 from tilewave.analysis.layouts_needed import LayoutsNeeded
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.residues import Residue, Residues
+from tilewave.forks import cached_property
 from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
@@ -47,8 +48,10 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
+from tilewave.records import dataclass
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
+Bounds = tuple[int, int]
 
 WHOLE = 1 << 62
 """A modulus that no position reaches: such a residue is the number itself."""
@@ -106,17 +109,34 @@ class Footprint:
             found.append(base)
         return tuple(found)
 
+    def moved(self, shift: Sequence[int]) -> Footprint:
+        return replace(self, places=self.places + np.array(shift)) if any(shift) else self
+
     def differs(self, other: Footprint, together: int) -> bool:
         """Return whether two lanes, one of each side and of different groups of `together`, access one element."""
-        low = np.minimum(self.places.min(axis=0), other.places.min(axis=0))
-        extents = np.maximum(self.places.max(axis=0), other.places.max(axis=0)) - low + 1
-        numbered = (np.ravel_multi_index(tuple((x.places - low).T), tuple(extents)) for x in (self, other))
-        elements, mine, theirs = _renumbered(prod(map(int, extents)), *numbered)
+        both = list(zip(self.ranges, other.ranges, strict=True))
+        low = [min(one[0], two[0]) for one, two in both]
+        extents = tuple(max(one[1], two[1]) - least + 1 for (one, two), least in zip(both, low, strict=True))
+        numbered = (np.ravel_multi_index(tuple((x.places - np.array(low)).T), extents) for x in (self, other))
+        elements, mine, theirs = _renumbered(prod(extents), *numbered)
         who, others = self.lanes // together, other.lanes // together
-        least, most = np.full(elements, NO_WORKGROUP), np.full(elements, -1)
-        np.minimum.at(least, mine, who)
-        np.maximum.at(most, mine, who)
+        least, most = _first_and_last(elements, mine, who)
         return bool(((least[theirs] != NO_WORKGROUP) & ((least[theirs] != others) | (most[theirs] != others))).any())
+
+    @cached_property
+    def ranges(self) -> list[Bounds]:
+        """The least and the greatest position along each axis."""
+        return [(int(column.min()), int(column.max())) for column in self.places.T]
+
+
+def _first_and_last(elements: int, numbers: Array, who: Array) -> tuple[Array, Array]:
+    """Return the least and the greatest of `who` for each element; the sentinels where no one accesses it."""
+    least, most = np.full(elements, NO_WORKGROUP), np.full(elements, -1)
+    least[numbers] = most[numbers] = who
+    if (least[numbers] != who).any():  # several access an element, so that one assignment is not enough
+        np.minimum.at(least, numbers, who)
+        np.maximum.at(most, numbers, who)
+    return least, most
 
 
 NO_WORKGROUP = np.iinfo(np.int64).max
@@ -169,11 +189,11 @@ class Conflicts:
             return self.worst
         if not len(one.lanes) or not len(other.lanes):
             return Meets.NOTHING
-        sides = zip(one.based(first), other.based(second), one.places.T, other.places.T, strict=True)
+        sides = zip(one.based(first), other.based(second), one.ranges, other.ranges, strict=True)
         shifts = [self._shifts(a, b, first.before, (mine, theirs)) for a, b, mine, theirs in sides]
         if prod(map(len, shifts)) > MOST_SHIFTS:
             return self.worst
-        moved = (replace(other, places=other.places + np.array(shift)) for shift in combinations(*shifts))
+        moved = (other.moved(shift) for shift in combinations(*shifts))
         return max((self._who(first.op, one, second.op, there) for there in moved), default=Meets.NOTHING)
 
     def _who(self, first: Op, one: Footprint, second: Op, other: Footprint) -> Meets:
@@ -188,9 +208,10 @@ class Conflicts:
             one = replace(one, lanes=np.full_like(one.lanes, -1))
         return Meets.LANES if one.differs(other, 1) else Meets.NOTHING
 
-    def _shifts(self, a: Residue, b: Residue, before: frozenset[str], places: tuple[Array, Array]) -> Sequence[int]:
+    def _shifts(self, a: Residue, b: Residue, before: frozenset[str], places: tuple[Bounds, Bounds]) -> Sequence[int]:
         """Return the possible differences b - a for which the places still overlap."""
-        low, high = int(places[0].min() - places[1].max()), int(places[0].max() - places[1].min())
+        (first, last), (others_first, others_last) = places
+        low, high = first - others_last, last - others_first
         difference = b + a.times(-1)
         offset = _signed(difference.offset)
         factors = {name: _signed(f) for name, f in difference.terms}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.analysis.index_trace import made_of_data
 from tilewave.analysis.segments import Segments, keeps_apart
@@ -29,6 +29,7 @@ from tilewave.ir.ops import (
     WriteIndexed,
 )
 from tilewave.ir.types import Memory, Scalar
+from tilewave.records import dataclass
 
 Axis = int | None
 IN_SEGMENT: tuple[str, object] = ("segment", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any, NoReturn
 
@@ -32,6 +32,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Scalar
+from tilewave.records import dataclass
 
 CHUNK = 1 << 16
 """Workgroups that run at a time: their numbers fit in a core's L2 cache."""

@@ -12,7 +12,7 @@ That two of them have different places in `out` is another question: they do if 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.analysis.index_sources import IN_SEGMENT, NUMBER, IndexSources, PositionPart
 from tilewave.analysis.index_trace import made_of_data
@@ -34,6 +34,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import rewrite_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Tile
+from tilewave.records import dataclass
 
 MAY_COLLIDE = (
     "say that they do not, if that is so: {indices}: Memory[…, Indices(unique=True)]; or add where others add: "

@@ -11,7 +11,7 @@ measurements, and those of multicast, which is slower than that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from tilewave.analysis.packing import TileLoads, operand_reads
@@ -21,6 +21,7 @@ from tilewave.ir.types import Memory
 from tilewave.machine.cards import STANDING_FOR
 from tilewave.machine.chips import Chip
 from tilewave.machine.description import Machine
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd, prod
 
 from tilewave.ir.core import Kernel, Op
@@ -11,6 +10,7 @@ from tilewave.ir.ops import Load, LoadEach, Read, Store, StoreEach, Write
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
+from tilewave.records import dataclass
 
 AHEAD_BYTES = 20 << 10
 """Bytes of a step that lanes prefetch by default: 160 for each of a warpgroup's lanes."""

@@ -13,7 +13,6 @@ in which the loop index has some factor. A condition of another form bounds no i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from tilewave.analysis.affine import Affine
 from tilewave.analysis.ranges import Ranges, bounds
@@ -39,6 +38,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

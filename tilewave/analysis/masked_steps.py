@@ -22,7 +22,6 @@ that the loop carries. Two assumptions are made; docs/decisions/0020 gives the r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,6 +52,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.ops.reduction import identity
 from tilewave.ir.rewrite import walk
+from tilewave.records import dataclass
 
 COMMUTATIVE = (Add, Mul, Max, Min, Equal)
 

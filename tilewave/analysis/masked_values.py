@@ -12,7 +12,6 @@ everything computed from them is NaN in that row anyway: sums that are multiplie
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ from tilewave.ir.ops import (
     Reduce,
     Sub,
 )
+from tilewave.records import dataclass
 
 NAN_OF_NAN = (Add, Sub, Mul, Div, Fma, Neg, Abs, Function)
 """Ops whose result is NaN where one operand is NaN."""

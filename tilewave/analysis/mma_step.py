@@ -13,7 +13,6 @@ loop(%trips) {                                  loads, or copies past the regist
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tilewave.ir.core import Op, Value
@@ -30,6 +29,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import RemarkKind, want
+from tilewave.records import dataclass
 
 SEVERAL = RemarkKind("this loop has {count} products, and loads are interleaved only in loops with one")
 SEVERAL_STAGES = RemarkKind(

@@ -8,7 +8,6 @@ workgroup 1   (1,0)(3,0)           and the second has a turn less
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Loop, TmaLoad, Workgroup, Yield
 from tilewave.ir.rewrite import walk
+from tilewave.records import dataclass
 
 MOST_TURNS = 256
 """The most iterations in which workgroups are compared; multicast groups agree from the first iterations on."""

@@ -8,7 +8,6 @@ write of the array: much, where workgroups read it only once anyway.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tilewave.ir.core import Kernel, Op, Value
@@ -18,6 +17,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 from tilewave.ir.uses import uses_through
 from tilewave.machine.tuning import PackingTuning
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

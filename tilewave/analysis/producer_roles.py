@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from tilewave.analysis.multicast import Agreement, MulticastPeers, compare, following
@@ -13,6 +12,7 @@ from tilewave.ir.ops import Barrier, Const, Elementwise, Loop, Role, TmaLoad, Wo
 from tilewave.ir.remarks import Left, RemarkKind, want
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Scalar
+from tilewave.records import dataclass
 
 OPEN_SIZES = RemarkKind(
     "{symbol} is dynamic, so it is not known which neighbours need the same tiles, and loads are not multicast",

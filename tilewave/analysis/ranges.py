@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tilewave.forks import cached_property
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import launch_of, limits_of
 from tilewave.ir.once import once
@@ -243,14 +244,18 @@ def last_workgroups(kernel: Kernel) -> set[Value]:
 
 
 class Ranges:
-    """The range of every integer of a kernel."""
+    """The range of every integer of a kernel, computed when the first is asked for."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._known: dict[Value, Range] = at_launch(kernel)
-        self._defs = kernel.defs
+        self._kernel, self._defs = kernel, kernel.defs
         self._trips: dict[Value, Value] = {}
-        self._workgroup, self._last = workgroup_range(kernel), last_workgroups(kernel)
-        self._learn(kernel.body)
+
+    @cached_property
+    def _known(self) -> dict[Value, Range]:
+        known = self.__dict__["_known"] = at_launch(self._kernel)  # filled in program order, and read meanwhile
+        self._workgroup, self._last = workgroup_range(self._kernel), last_workgroups(self._kernel)
+        self._learn(self._kernel.body)
+        return known
 
     def of(self, v: Value) -> Range:
         dtype = v.type.dtype

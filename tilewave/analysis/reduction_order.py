@@ -13,7 +13,6 @@ A sum that continues another workgroup's partial sums (stream-K) is a loop whose
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from tilewave.analysis.tile_programs import adds_one_product
 from tilewave.errors import Loc
@@ -24,6 +23,7 @@ from tilewave.ir.ops import Launch, Loop, Mma, Reduce, TileOf, While, Workgroup
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Scalar, Tile
+from tilewave.records import dataclass
 
 ROUNDS = RemarkKind(
     "the number of steps of this sum depends on the tile, so its bits may change with the batch",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import Add, Broadcast, Ramp
 from tilewave.ir.types import INDEX_SCALAR
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ pairs, for how much smaller either maximum is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from math import e, log2
 from typing import Any
 
@@ -48,6 +47,7 @@ from tilewave.ir.ops import (
     WgmmaRegisters,
     Yield,
 )
+from tilewave.records import dataclass
 
 Pair = tuple[float, float]
 NOTHING: Pair = (0.0, 0.0)

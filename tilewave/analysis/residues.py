@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from tilewave.analysis.ranges import ANY, ranges_of
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.ops import Add, Cast, Less, Mod, Mul, Sub, While, Yield
+from tilewave.records import dataclass
 
 SMALL_BITS = 32
 SMALL = (-(1 << SMALL_BITS - 1), (1 << SMALL_BITS - 1) - 1)

@@ -7,7 +7,7 @@ it holds for any mapping, and for code written by hand.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import TypeGuard
 
@@ -20,6 +20,7 @@ from tilewave.ir.core import Kernel, Op
 from tilewave.ir.ops import Scatter, Write, WriteIndexed
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
+from tilewave.records import dataclass
 
 OUTSIDE = "a boundary tile may extend past the end of its memory, but not be all out of bounds: correct the mapping"
 INJECTIVE = "a position in memory holds one element: let the mapping give every element of the tile its own position"

@@ -12,12 +12,13 @@ The first number may be larger, and the last smaller, than the offsets: max(offs
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from tilewave.analysis.affine import Affine, Sums
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Add, And, Broadcast, Cast, Elementwise, Iota, Less, LessEqual, Max, Min, Read, Reduce, Sub
 from tilewave.ir.types import I64, INDEX, Scalar, Tile, Type
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ them is its address. Lanes that are served together have a bank conflict where t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
@@ -18,6 +17,7 @@ from tilewave.ir.placements import elements, offset, row_elements
 from tilewave.ir.types import DTYPES, Memory, Padded, Placement, Swizzle, Swizzled, SwizzledByBits
 from tilewave.layouts.formulas import Layout
 from tilewave.machine.banks import NO_LANE, Array, Kind, Ports
+from tilewave.records import dataclass
 
 PERIODS, EVERY = (16, 8, 4, 2), (1, 2, 4, 8)
 """Parameters of swizzles in the order of trying: the longest period most often has no bank conflicts."""

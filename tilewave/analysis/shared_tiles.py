@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ from tilewave.ir.ops import Const, Loop, MakeExchange, Mma, Read, While
 from tilewave.ir.remarks import RemarkKind, want
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
+from tilewave.records import dataclass
 
 SUM_BITS = 32
 """The accumulator width of loops that workgroups may share; other tiles are computed whole."""

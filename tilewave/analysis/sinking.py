@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewave.analysis.axes import DEAR, Axes
 from tilewave.ir.build import Builder
@@ -20,6 +20,7 @@ from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.ops import Allocate, Broadcast, Const, Elementwise, Iota, Permute, Read, Write
 from tilewave.ir.rewrite import map_blocks, rename, substitute, walk, with_ops
 from tilewave.ir.types import INDEX_SCALAR, Memory, Tile
+from tilewave.records import dataclass
 
 CHEAP: tuple[type[Op], ...] = (Elementwise, Const, Iota, Broadcast, Permute, Read)
 

@@ -9,7 +9,6 @@ run along an axis in a loop, from start to end, are in bounds for any extent: of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewave.analysis.index_trace import needed_values
 from tilewave.analysis.positions import BlockScalars
@@ -19,6 +18,7 @@ from tilewave.ir.launch import MOST_OPEN, HostLaunch, launch_and_rest, numbers_o
 from tilewave.ir.ops import Gather, Loop, Read, Scatter, Write
 from tilewave.ir.rewrite import rewrite_block, walk
 from tilewave.ir.types import Memory, Scalar
+from tilewave.records import dataclass
 
 Key = tuple[int, ...]
 Access = Read | Write | Gather | Scatter

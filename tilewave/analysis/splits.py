@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +16,7 @@ from tilewave.ir.stream_k import LARGEST, MOST_TILES
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.machine.tuning import SplitTuning
 from tilewave.mapping import larger, smaller
+from tilewave.records import dataclass
 
 KEPT = 1024
 """Cached answers; between calls mostly one size changes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tilewave.records import dataclass
 
 MOST_STAGES = 4
 """As many as `unroll_stages` unrolls."""

@@ -6,11 +6,11 @@ store(%own, %m, [%wave])  …  barrier()  …  %all = load(%m, …)  …  %found
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Barrier, Load, Reduction, Store
 from tilewave.ir.placements import is_in
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

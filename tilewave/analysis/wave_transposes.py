@@ -11,7 +11,7 @@ of. Neighbouring lanes store neighbouring elements, so stores are coalesced howe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import product as combinations
 from math import gcd
@@ -22,6 +22,7 @@ from tilewave.ir.types import DType, Memory, Padded, Placement, Swizzled, Type
 from tilewave.layouts.formulas import Layout, Term
 from tilewave.machine.banks import Kind, Ports, ports
 from tilewave.machine.chips import Chip
+from tilewave.records import dataclass
 
 BANKS_BYTES = 128
 """Rows of this many bytes begin in the same bank."""

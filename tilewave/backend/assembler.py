@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import llvmlite
@@ -45,7 +44,7 @@ def assemble(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
         raise AssemblyFailed(f"sys.executable is {sys.executable!r}, so there is no Python to run it in", NO_PYTHON)
     mark = f"tilewave {secrets.token_hex(16)} "
     ir = llvm_ir.encode()
-    head = json.dumps({"machine": asdict(machine), "mark": mark, "ir_bytes": len(ir)}).encode()
+    head = json.dumps({"machine": machine._asdict(), "mark": mark, "ir_bytes": len(ir)}).encode()
     try:
         child = run_child([sys.executable, "-I", "-S", "-c", _START, *_NEEDS], head + b"\n" + ir)
     except ChildFailed as failed:

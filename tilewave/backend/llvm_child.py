@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import llvmlite.binding as llvm
 
@@ -26,8 +25,7 @@ NOT_COMPUTED = {"bitcast", "select", "shufflevector", "insertelement"}
 """Instructions whose vectors are assembled from parts, which may be selects."""
 
 
-@dataclass(frozen=True)
-class LlvmMachine:
+class LlvmMachine(NamedTuple):
     """LLVM's description of the machine to compile for."""
 
     triple: str
@@ -41,8 +39,7 @@ class LlvmMachine:
     """LLVM options besides those for all code; they apply to the rest of the process."""
 
 
-@dataclass(frozen=True)
-class ObjectCode:
+class ObjectCode(NamedTuple):
     code: bytes
     asm: str
 

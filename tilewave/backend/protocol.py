@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
 from tilewave.ir.remarks import Remark
 from tilewave.pipeline.runner import Pass, Step
+from tilewave.records import dataclass
 
 if TYPE_CHECKING:
     from tilewave.analysis.loads import LaneLoads

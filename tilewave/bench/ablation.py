@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilewave.analysis.l2_residency import streamed
@@ -19,6 +19,7 @@ from tilewave.kernels import gemm
 from tilewave.machine.chips import CHIPS
 from tilewave.options import WaveCompileOptions
 from tilewave.pipeline.runner import Pass, pass_name
+from tilewave.records import dataclass
 from tilewave.renamed import current_pass
 
 TARGET = targets_on("cuda")[0].name

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tilewave.ir.types import DType
+from tilewave.records import dataclass
 
 Launch = Callable[[], object]
 Advance = Callable[[], object]

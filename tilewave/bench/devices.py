@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ from tilewave.bench.rounds import Mode
 from tilewave.compiled import Compiled
 from tilewave.errors import TargetError
 from tilewave.ir.types import DType
+from tilewave.records import dataclass
 
 CALLS = Mode("calls", SHORTEST_SECONDS, PAUSE_SECONDS, 0.0)
 """On a CPU: calls for so long, after a pause in which the threads of the one before come to rest."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +17,7 @@ from tilewave.errors import TargetError, TilewaveError
 from tilewave.forks import IMPORTING
 from tilewave.ir.types import FLOAT8, DType, dims
 from tilewave.kernels import accumulator
+from tilewave.records import dataclass
 
 CHECKED_AT_ONCE = 1 << 25
 """Elements of C that are held against float64 at a time: 256 MB."""

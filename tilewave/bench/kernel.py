@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from tilewave.bench.reference import Accuracy, KernelReference
 from tilewave.bench.rounds import FEWEST_ROUNDS, SHORT, Estimate, Mode, Rounds, play
 from tilewave.compiled import Compiled, grid_of
 from tilewave.errors import TilewaveError
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import Parameter
 
 ANY_NUMBER = 1.0

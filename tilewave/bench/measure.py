@@ -8,10 +8,10 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from tilewave.bench.contestant import Advance, Launch
 from tilewave.bench.rounds import Estimate
+from tilewave.records import dataclass
 from tilewave.runtime.pool import default_threads
 
 PAUSE_SECONDS = 0.2

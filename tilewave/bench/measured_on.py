@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from tilewave._version import __version__
 from tilewave.children import ChildFailed, run_child
 from tilewave.errors import TargetError
+from tilewave.records import dataclass
 from tilewave.runtime.cuda_driver import CudaDevice, cuda_driver
 
 LOADED_DRIVER = Path("/proc/driver/nvidia/version")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from tilewave.errors import TilewaveError
 from tilewave.ir.types import DType, dims
 from tilewave.kernels import Floats, accumulator, error_bound
+from tilewave.records import dataclass
 
 Array = npt.NDArray[Any]
 

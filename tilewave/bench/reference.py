@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from tilewave.interp.tiles import interpret
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import made_in, rename_block
 from tilewave.ir.types import F64, DType
+from tilewave.records import dataclass
 
 CHECK_SECONDS = 4.0
 """The approximate time limit for all runs of the interpreter."""

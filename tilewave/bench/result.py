@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from tilewave.bench.contestant import LeftOut
 from tilewave.bench.measured_on import MeasuredOn
 from tilewave.bench.rounds import MODES, Rounds, geometric_mean
 from tilewave.ir.types import DType, dims
+from tilewave.records import dataclass
 
 Shape = tuple[int, int, int]
 CUBLAS = "cublas"

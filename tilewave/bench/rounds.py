@@ -6,8 +6,9 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from tilewave.records import dataclass
 
 FEWEST_ROUNDS = 5
 """Quartiles of fewer say nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from tilewave.errors import NOWHERE, TilewaveError
 from tilewave.kernels import gemm
 from tilewave.mapping import Grid, Mapping
 from tilewave.options import WaveCompileOptions
+from tilewave.records import dataclass
 
 SLOW_SECONDS, SLOW_TIMES = 1.0, 20
 """A library that takes longer, and so many times as long as we do, is not worth the wait for more repeats."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tilewave.lang.open_tiles import said_of
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.tuning import Tune
 from tilewave.options import WaveCompileOptions, as_chosen, want_free, want_tunable
+from tilewave.records import dataclass
 from tilewave.tune.choose import TileChoice
 from tilewave.tune.default import MOST_TRIED, TunableKernel
 from tilewave.tune.records import STRENGTHS, RecordKey

@@ -14,13 +14,13 @@ import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from tilewave.errors import TilewaveError
+from tilewave.records import dataclass
 
 T = TypeVar("T")
 R = TypeVar("R")

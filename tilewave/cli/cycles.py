@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -26,6 +25,7 @@ from tilewave.emulator.assembly import MachineCode, read_assembly
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.errors import TilewaveError, text_error
 from tilewave.explore.code import cycles_json
+from tilewave.records import dataclass
 from tilewave.view.cycles_timeline import cycles_timeline
 from tilewave.view.placement import counted
 from tilewave.view.save import check_place, save

@@ -7,7 +7,7 @@ import runpy
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ from tilewave.machine import Machine
 from tilewave.options import SchedulingType, WaveCompileOptions
 from tilewave.pipeline.runner import Step, numbered_apart, pass_name
 from tilewave.pipeline.tile_level import tile_level
+from tilewave.records import dataclass
 from tilewave.renamed import current_pass
 from tilewave.tune.choose import TileChoice
 

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +21,7 @@ from tilewave.backend.targets import TARGETS, target_here
 from tilewave.bench.measured_on import this_cpu
 from tilewave.emulator.disassembly import find_objdump
 from tilewave.errors import TilewaveError
+from tilewave.records import dataclass
 from tilewave.runtime.cache import CacheUnavailable, default_directory, default_limit_bytes, held_bytes
 from tilewave.runtime.pool import default_threads
 from tilewave.sim.explain import size

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tilewave.emulator.run import Order
 from tilewave.emulator.statistics import module_statistics
 from tilewave.errors import TilewaveError, text_error
 from tilewave.files import open_plain
+from tilewave.records import dataclass
 
 NUMBERS: dict[str, Callable[[Any], np.generic]] = {
     "i8": np.int8, "u8": np.uint8, "i16": np.int16, "u16": np.uint16, "i32": np.int32, "u32": np.uint32,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.box import SQUARE
@@ -21,6 +21,7 @@ from tilewave.cli.diff import fixed_in, named_kernels, parse_sizes
 from tilewave.cli.progress import progress
 from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError
+from tilewave.records import dataclass
 from tilewave.view.placement import counted
 from tilewave.view.save import check_place, save
 

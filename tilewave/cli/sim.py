@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError, text_error
 from tilewave.lang.symbols import Symbol
 from tilewave.machine import Machine, find_or_load
+from tilewave.records import dataclass
 from tilewave.sim import Gemm, Ranked, Residency, best
 from tilewave.sim.machine_code import loop_utilization
 from tilewave.sim.report import Report

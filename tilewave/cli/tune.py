@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tilewave.lang.symbols import Symbol
 from tilewave.lang.tuning import Tune
 from tilewave.machine.chips import CHIPS
 from tilewave.options import want_tunable
+from tilewave.records import dataclass
 from tilewave.tune.records import STRENGTHS
 from tilewave.tune.search import IN_TURN, Spread, Tuned
 from tilewave.tune.store import tidy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from tilewave.bench.workers import Killed, Workers
 from tilewave.cli.diff import kernels_in, parse_sizes
 from tilewave.errors import TilewaveError
 from tilewave.lang.tuning import Tune
+from tilewave.records import dataclass
 from tilewave.runtime.cache import default_directory
 from tilewave.tune.choose import TileChoice
 from tilewave.tune.search import Batch, ConfigTime, Measure

@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
@@ -24,6 +23,7 @@ from tilewave.kernels.products import K, M, N
 from tilewave.ops.digits import Digits, instruction_for
 from tilewave.ops.products import result_dtype
 from tilewave.options import WaveCompileOptions
+from tilewave.records import dataclass
 from tilewave.runtime.cache import default_cache
 from tilewave.tune.choose import TileChoice
 

@@ -9,7 +9,6 @@ operands and stores its tile, which nothing hides with one workgroup on a unit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 from tilewave.cost.clocked import ClockedTime, LaunchClock, UnitWork, clocked_time
@@ -19,6 +18,7 @@ from tilewave.cost.work import CutProduct, CutWork
 from tilewave.ir.host_program import Number, chosen, quotient, rounded_up, smaller
 from tilewave.machine import Machine
 from tilewave.machine.chips import Chip
+from tilewave.records import dataclass
 
 SIDE = 16
 """Rows and columns of a matrix instruction, to which the sides of a tile are padded."""

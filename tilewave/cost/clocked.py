@@ -12,9 +12,8 @@ in three steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.ir.host_program import Number, larger, quotient, root, smaller
+from tilewave.records import dataclass
 
 ONE = 1 << 16
 """The 1 of fixed-point ratios."""

@@ -14,7 +14,6 @@ many workgroups that it cannot begin while the one before ends.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 from tilewave.cost.by_lanes import loads_of_thin, stores_of_elements
@@ -25,6 +24,7 @@ from tilewave.ir.stream_k import likely_workgroups
 from tilewave.machine import Machine
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import ALONG_DEPTH, instructions_for
+from tilewave.records import dataclass
 
 US, NS = 1_000_000, 1_000
 """Picoseconds in a microsecond, and in a nanosecond."""

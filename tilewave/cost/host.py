@@ -6,7 +6,6 @@ step, and copies boundary tiles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tilewave.cost.gpu import Prediction
@@ -14,6 +13,7 @@ from tilewave.cost.parameters import HostParameters
 from tilewave.cost.work import CutProduct, CutTransfer, CutWork
 from tilewave.machine.matrix import largest_divisor
 from tilewave.machine.register_blocks import block_of, dots_of, runs_along_depth
+from tilewave.records import dataclass
 
 LATENCY_CYCLES = 4
 """The latency of a fused multiply-add."""

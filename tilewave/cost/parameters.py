@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.machine.matrix import CDNA3, CDNA4
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

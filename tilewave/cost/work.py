@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.forks import cached_property
 from tilewave.ir.host_program import Number, remainder, rounded_up
 from tilewave.ir.types import DType
+from tilewave.records import dataclass
 
 UNSAID = 0
 """The value of a knob that is left to the compiler."""

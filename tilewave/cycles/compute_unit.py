@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import ceil
 from typing import Literal
 
@@ -20,6 +20,7 @@ from tilewave.cycles.facts import SLOT_CYCLES, ComputeUnit
 from tilewave.cycles.instructions import Kind, TimedInstruction
 from tilewave.emulator.chips import UNITS
 from tilewave.emulator.waits import MOST_OTHER, MOST_VECTOR
+from tilewave.records import dataclass
 
 Reason = Literal[
     "vmcnt", "lgkmcnt", "barrier", "matrix unit", "vector unit", "issue port", "register", "LDS queue",

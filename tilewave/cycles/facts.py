@@ -5,11 +5,10 @@ Times are in slots of 4 cycles, the time of one pass of a matrix instruction, or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.emulator.chips import CHIP_NAMES, OPINIONS, ChipName
 from tilewave.emulator.statistics import GLOBAL_BYTES, SHARED_WRITE_BYTES
 from tilewave.machine.description import Source
+from tilewave.records import dataclass
 
 SLOT_CYCLES = 4
 """Cycles of a slot; in each, a SIMD issues at most one instruction of a wave and one of each kind."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from tilewave.cycles.facts import ComputeUnit
@@ -13,6 +12,7 @@ from tilewave.emulator.machine import LANES
 from tilewave.emulator.matrix import shape_of
 from tilewave.emulator.statistics import Class, access_width, classify
 from tilewave.emulator.waits import allowed_outstanding
+from tilewave.records import dataclass
 
 Kind = Literal["matrix", "vector", "scalar", "shared", "global", "wait", "barrier", "nop", "priority", "branch"]
 KINDS: dict[Class, Kind] = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.cycles.compute_unit import ComputeUnitRun
 from tilewave.cycles.facts import COMPUTE_UNITS, SLOT_CYCLES, ComputeUnit
@@ -24,6 +24,7 @@ from tilewave.emulator.kernel import LoadedKernel
 from tilewave.emulator.machine import LANES
 from tilewave.emulator.probe import bank_conflicts
 from tilewave.emulator.statistics import find_loop, waves_per_unit
+from tilewave.records import dataclass
 
 LATENCIES = (500, 1000, 1500)
 """Latencies of global loads for which a loop is shown, in cycles: from L2, and from memory under load."""

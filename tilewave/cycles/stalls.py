@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tilewave.cycles.compute_unit import Mark, Reason
 from tilewave.cycles.facts import SLOT_CYCLES
 from tilewave.cycles.instructions import TimedInstruction
 from tilewave.emulator.instruction import Instruction
 from tilewave.errors import Loc
+from tilewave.records import dataclass
 
 BUSY: tuple[Reason, ...] = ("matrix unit",)
 """Reasons that are no loss: while a wave waits for the matrix unit, it multiplies."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
@@ -11,6 +10,7 @@ from tilewave.cycles.compute_unit import ComputeUnitRun, Reason, WaveSpan
 from tilewave.cycles.facts import SLOT_CYCLES
 from tilewave.cycles.loop import LoopCycles, LoopModel
 from tilewave.emulator.chips import UNITS
+from tilewave.records import dataclass
 
 Activity = Literal[
     "multiply", "issue", "wait for the matrix unit", "wait for LDS", "wait for global loads", "wait at a barrier",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewave.emulator.chips import CHIP_NAMES, ChipName
@@ -14,6 +14,7 @@ from tilewave.emulator.instruction import INTEGER, Instruction, split_text
 from tilewave.emulator.kernel import USER_SCALARS, KernelDescriptor, LoadedKernel, mode_register
 from tilewave.emulator.metadata import arguments_of, by_name, read_yaml, resources_of
 from tilewave.errors import NOWHERE, Loc
+from tilewave.records import dataclass
 
 LABEL = re.compile(r"([\w.$@]+):\s*(.*)")
 # leading blanks are stripped with the rest: a pattern for them takes quadratic time

@@ -13,10 +13,11 @@ measured by the authors of Triton and of HipKittens.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import ml_dtypes
+
+from tilewave.records import dataclass
 
 ChipName = Literal["gfx942", "gfx950"]
 Quads = tuple[tuple[int, ...], ...]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.metadata import read_msgpack
+from tilewave.records import dataclass
 
 AMDGPU, METADATA_NOTE = 224, 32
 LOADED, NOTES = 1, 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from tilewave.emulator.races import Races
 from tilewave.emulator.run import EmulatedWaves, Order
 from tilewave.errors import CallError
 from tilewave.files import read_plain
+from tilewave.records import dataclass
 
 WAVES_AT_A_TIME = 128
 """More do not make numpy's calls cheaper per lane, and leave the caches."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from tilewave.emulator.instruction import Instruction
 from tilewave.errors import Loc, TilewaveError
+from tilewave.records import dataclass
 
 Kind = Literal[
     "missing wait",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from tilewave.emulator.numbers import I64, Array
 from tilewave.emulator.races import Races, Touch, given, stamps_of
 from tilewave.emulator.shared_state import SharedState
 from tilewave.emulator.wait_counters import SCALAR, VECTOR
+from tilewave.records import dataclass
 
 MOST_OUTSTANDING = 63
 """What vmcnt can count: six bits."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
 from tilewave.errors import NOWHERE, Loc
+from tilewave.records import dataclass
 
 CODE_BASE = 0x6000_0000_0000
 """Address of a code object's bytes in the emulated address space."""

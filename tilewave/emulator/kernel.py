@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tilewave.records import dataclass
 
 USER_SCALARS = (
     ("private_segment_buffer", 4),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
@@ -23,6 +22,7 @@ from tilewave.emulator.shared_state import SharedState
 from tilewave.emulator.step import SCALAR_ROWS
 from tilewave.emulator.wait_counters import WaitCounters
 from tilewave.errors import CallError
+from tilewave.records import dataclass
 
 Extent = tuple[int, int, int]
 Given = Union[Array, np.generic, int, float, bytes]  # noqa: UP007  a name that mypy and Python 3.10 both take

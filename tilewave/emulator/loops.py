@@ -9,10 +9,10 @@ leads to b without passing a.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewave.emulator.instruction import Instruction
 from tilewave.emulator.program import Ending, ending_of
+from tilewave.records import dataclass
 
 FlowStep = tuple[Ending, int | None]
 """What an instruction does to the flow, and the position that it may lead to."""

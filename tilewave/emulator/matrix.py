@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -36,6 +35,7 @@ from tilewave.emulator.numbers import (
     values_of,
 )
 from tilewave.emulator.step import Draft, Execute, MatrixTiming, Reader, unsupported
+from tilewave.records import dataclass
 
 NAME = re.compile(r"v_mfma_(scale_)?((f32|f64|i32)_(\d+)x(\d+)x(\d+)_(?:(\d+)b_)?([a-z0-9_]+?))(?:_e64)?")
 BITS = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from tilewave.emulator.numbers import I64, U8, U32, Array
 from tilewave.errors import CallError
+from tilewave.records import dataclass
 
 FIRST_ADDRESS = 0x7000_0000_0000
 GUARD = 0x10000

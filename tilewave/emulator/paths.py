@@ -7,7 +7,6 @@ block is checked once, and a loop of a thousand iterations costs a thousand look
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewave.emulator.findings import Kind
@@ -16,6 +15,7 @@ from tilewave.emulator.instruction import register_name
 from tilewave.emulator.program import BasicBlock
 from tilewave.emulator.step import SCALAR_ROWS, Private, ReadyInstruction
 from tilewave.emulator.waits import Outstanding
+from tilewave.records import dataclass
 
 WORD = 32
 """Bits of a register."""

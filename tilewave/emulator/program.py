@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from tilewave.emulator.chips import ChipName
@@ -18,6 +17,7 @@ from tilewave.emulator.step import Draft, Execute, ReadyInstruction, nothing, un
 from tilewave.emulator.vector import build_vector
 from tilewave.emulator.vector_memory import build_buffer, build_flat
 from tilewave.emulator.wait_counters import SCALAR, VECTOR
+from tilewave.records import dataclass
 
 FAMILIES: tuple[tuple[str, Callable[[Draft], Execute | None]], ...] = (
     ("s_", build_scalar),

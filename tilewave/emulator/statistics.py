@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from tilewave.emulator.assembly import MachineCode, read_assembly
@@ -23,6 +22,7 @@ from tilewave.emulator.kernel import LoadedKernel
 from tilewave.emulator.loops import MachineLoop, find_loops
 from tilewave.emulator.matrix import shape_of
 from tilewave.emulator.probe import bank_conflicts
+from tilewave.records import dataclass
 
 Class = Literal[
     "matrix", "accumulator move", "vector", "shared read", "shared write", "shared other", "global load",

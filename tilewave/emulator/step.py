@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction, Operand
 from tilewave.emulator.machine import Convoy
 from tilewave.emulator.numbers import LETTERS, MASK32, MASK64, NARROW, U16, U32, U64, WIDE, Array, constant_bits
+from tilewave.records import dataclass
 
 Execute = Callable[[Convoy], None]
 Reader = Callable[[Convoy], Array]

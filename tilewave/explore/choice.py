@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from tilewave.errors import TilewaveError
 from tilewave.mapping import as_mapping
+from tilewave.records import dataclass
 
 LONGEST_TEXT = 400
 """The longest text of one field: a mapping of several steps, a dozen sizes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewave.backend.targets import TARGETS, target_named
@@ -13,6 +13,7 @@ from tilewave.explore.code import code_json, passes_json
 from tilewave.explore.kernels import Explored
 from tilewave.explore.launch import launch_json, machine_of
 from tilewave.machine import MACHINES, Machine
+from tilewave.records import dataclass
 
 KEPT = 64
 """Answers that are kept: some hundred kilobytes each."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from tilewave.ir.types import DTYPES
 from tilewave.kernels import GemmKernel, accumulator
 from tilewave.machine import Machine
 from tilewave.options import WaveCompileOptions
+from tilewave.records import dataclass
 from tilewave.sim.problem import Gemm
 from tilewave.sim.simulate import SimulatedRun, run
 from tilewave.view.extents import parse_extents

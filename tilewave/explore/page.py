@@ -6,7 +6,6 @@ Served, it asks for the rest as it is chosen; written to a file, it holds what w
 from __future__ import annotations
 
 from base64 import b64encode
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from string import Template
@@ -14,6 +13,7 @@ from typing import Any
 
 from tilewave.errors import TilewaveError
 from tilewave.explore.explorer import QUESTIONS, Explorer
+from tilewave.records import dataclass
 from tilewave.view import palette
 from tilewave.view.page import embedded
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, prod, sqrt
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from tilewave.analysis.schedule import Schedule
 from tilewave.compiled import Compiled
 from tilewave.explore.choice import ExplorerError
+from tilewave.records import dataclass
 from tilewave.sim.accesses import Array
 from tilewave.sim.simulate import SimulatedRun
 from tilewave.view.coarse import Coarse

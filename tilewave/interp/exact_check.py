@@ -7,7 +7,6 @@ shows in every element that depends on it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tilewave.ir.core import Kernel
 from tilewave.ir.effects import touched
 from tilewave.ir.launch import bind
 from tilewave.ir.types import Memory
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

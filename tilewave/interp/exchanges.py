@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Op, Value
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import numpy as np
 
 from tilewave.interp.clocks import NOTHING, Knowledge, union
 from tilewave.ir.core import Op, Value
+from tilewave.records import dataclass
 
 
 @dataclass

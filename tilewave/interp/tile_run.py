@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, NoReturn
 
@@ -21,6 +20,7 @@ from tilewave.ir.ops import TmaCopy, WaitPriorLaunch, Yield
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Scalar
+from tilewave.records import dataclass
 
 Env = dict[Value, Any]
 

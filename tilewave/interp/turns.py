@@ -6,7 +6,6 @@ turn; all that is added to one element is added in turns of one counter; in a tu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,6 +15,7 @@ from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import PassTurn, TurnOp, WaitTurn
 from tilewave.ir.rewrite import walk
+from tilewave.records import dataclass
 
 MOST_TURNS = 1 << 32
 Waiter = tuple[int, int]

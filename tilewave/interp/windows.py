@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewave.interp.arithmetic import Array
+from tilewave.records import dataclass
 
 
 def is_empty_axis(at: Any, extent: int, spanned: bool) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from tilewave.interp.tile_run import ATOMICALLY, InterpretedCall, TrackedMemory
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import Agree, Barrier, ClusterBarrier, Loop, Meet, TmaLoadMulticast
 from tilewave.ir.rewrite import walk
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

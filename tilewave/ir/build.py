@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewave.errors import NOWHERE, Loc
@@ -34,6 +34,7 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.types import INDEX_SCALAR, DType, Tile, Type, elementwise
+from tilewave.records import dataclass
 
 
 @dataclass

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.errors import NOWHERE, Loc
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, field, fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from tilewave.forks import cached_property
 from tilewave.ir.remarks import Remark
 from tilewave.ir.types import Type
 from tilewave.ir.uses import Users, definitions, uses
+from tilewave.records import dataclass
 
 INDENT = "  "
 BARE_WORD = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_]\w*\Z", re.ASCII)
@@ -173,6 +174,10 @@ class Op:
 
     def attributes(self) -> tuple[tuple[type, str], ...]:
         """Return the fields that are neither operands nor regions; 1, 1.0 and True differ here, unlike in Python."""
+        return self._attributes
+
+    @cached_property
+    def _attributes(self) -> tuple[tuple[type, str], ...]:
         parts = [getattr(self, name) for name in _attribute_names(type(self))]
         return tuple([(type(part), repr(part)) for part in parts])
 

@@ -16,16 +16,18 @@ def eliminate_dead_code(kernel: Kernel) -> Kernel:
     """Return the kernel without ops that have no effect and unused results, and without unused values of loops."""
     ops, used = list(walk(kernel.body)), uses(kernel)
     idle = any(not used[v] for op in ops if isinstance(op, (Loop, While)) for v in op.results)
-    needed = _needed(ops) if idle else None
+    needed, dead = _needed(ops) if idle else None, set()
     for op in reversed(ops):  # backwards, so that ops used only by dropped ones are dropped in the same pass
         if not _stays(op, used):
             used.subtract(op.operands)
+            dead.add(id(op))
+    if not dead and needed is None:
+        return kernel
 
     def drop(op: Op) -> list[Op] | None:
-        stays = _stays(op, used)
-        if stays and needed is not None and isinstance(op, (Loop, While)):
-            return [_carrying_only(op, needed)]
-        return None if stays else []
+        if not (_stays(op, used) if op.blocks else id(op) not in dead):
+            return []
+        return [_carrying_only(op, needed)] if needed is not None and isinstance(op, (Loop, While)) else None
 
     smaller = rewrite(kernel, drop)
     return kernel if smaller is kernel else eliminate_dead_code(smaller)

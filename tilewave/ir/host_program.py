@@ -8,9 +8,10 @@ only numbers, so no text of a file or of an author ever becomes code.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd, isqrt
 from typing import Any, NoReturn
+
+from tilewave.records import dataclass
 
 Number = Any
 """An int, or a `Recorded` number."""

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import Const
 from tilewave.ir.types import Type
+from tilewave.records import dataclass
 
 Defs = Mapping[Value, Op]
 Captures = Mapping[str, Value]

@@ -9,9 +9,8 @@ The sentences are at the top of each pass, so that a reader sees what it may dec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.errors import NOWHERE, Loc
+from tilewave.records import dataclass
 
 TILES = "tiles"
 

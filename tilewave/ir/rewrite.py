@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tilewave.ir.core import Block, Kernel, Op, Value, block_names, operand_names
+from tilewave.ir.once import once
 from tilewave.ir.types import INDEX_SCALAR, Memory
 
 Rule = Callable[[Op], Sequence[Op] | None]
@@ -166,27 +167,25 @@ def uses(kernel: Kernel) -> Counter[Value]:
 
 def named_values(kernel: Kernel) -> set[str]:
     """Return the indices that the kernel's attributes and the types of its memories name."""
-    found = {kernel.workgroups} if isinstance(kernel.workgroups, str) else set()
-    for values in _defined(kernel):
-        for v in values:
-            kind = v.type
-            if isinstance(kind, Memory) and kind.is_open:
-                found.update(extent for extent in kind.extents if isinstance(extent, str))
-    return found
+    return {*_extents_named(kernel.body), *((kernel.workgroups,) if isinstance(kernel.workgroups, str) else ())}
 
 
-def _defined(kernel: Kernel) -> Iterator[tuple[Value, ...]]:
-    """Yield all values, those that are defined in one place together."""
-    yield kernel.body.args
-    for op in walk(kernel.body):
-        yield op.results
-        for block in op.blocks:
-            yield block.args
+@once
+def _extents_named(block: Block) -> frozenset[str]:
+    memories = (v.type for v in _defined(block) if isinstance(v.type, Memory) and v.type.is_open)
+    own = {extent for memory in memories for extent in memory.extents if isinstance(extent, str)}
+    return frozenset(own.union(*(_extents_named(inner) for op in block.ops for inner in op.blocks)))
+
+
+@once
+def _defined(block: Block) -> tuple[Value, ...]:
+    """Return the values that a block defines, without those of blocks inside."""
+    return (*block.args, *[v for op in block.ops for v in op.results])
 
 
 def names(kernel: Kernel) -> set[str]:
     """Return every name that is taken."""
-    return {v.name for values in _defined(kernel) for v in values}
+    return {v.name for block in blocks_in(kernel.body) for v in _defined(block)}
 
 
 def unnamed(kernel: Kernel) -> str:

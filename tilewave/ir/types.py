@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewave.forks import cached_property
+from tilewave.records import dataclass
 
 Kind = Literal["float", "int", "bool"]
 

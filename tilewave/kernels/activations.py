@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tilewave.errors import CallError, here
 from tilewave.ir.types import F32, DType
 from tilewave.lang.functions import reciprocal
 from tilewave.lang.ops import abs_, cast, erf, exp, exp2, fma, maximum, minimum, select
+from tilewave.records import dataclass
 
 TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 """Constants of gelu's tanh approximation."""

@@ -10,7 +10,6 @@ Heads and batches are the first axes of the grid: workgroups that run at once ad
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from types import SimpleNamespace
@@ -44,6 +43,7 @@ from tilewave.lang.ops import cast, first_index, maximum, scalar
 from tilewave.lang.ordered import ordered_add
 from tilewave.lang.products import mma
 from tilewave.machine.chips import CHIPS
+from tilewave.records import dataclass
 
 SUM_ROWS = 16
 """Rows of a workgroup of `attention_query_gradients`."""

@@ -15,7 +15,6 @@ has a tile of queries and loops over keys: each sum has one owner and one order,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from math import inf
 from types import SimpleNamespace
@@ -53,6 +52,7 @@ from tilewave.lang.products import mma
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import RegisterType
 from tilewave.machine.chips import CHIPS
+from tilewave.records import dataclass
 
 G = sym.G
 """The query heads that share a head of keys."""

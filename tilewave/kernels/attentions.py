@@ -7,7 +7,7 @@ number, and a key that a query does not see scores -inf: its weight is 0, whatev
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from inspect import Parameter, Signature
 from math import e, inf, log, log2, sqrt
@@ -38,6 +38,7 @@ from tilewave.lang.products import mma
 from tilewave.lang.symbols import Expression, Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, AddressSpace, MemoryType, RegisterType
 from tilewave.machine.chips import CHIPS
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import ArrayView
 
 B, H, H_KV, M, K2, K1, N = sym.B, sym.H, sym.H_KV, sym.M, sym.K2, sym.K1, sym.N

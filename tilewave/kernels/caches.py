@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache as kept
 from typing import Any
 
@@ -19,6 +19,7 @@ from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.ops import cast, scalar
 from tilewave.lang.symbols import sym
 from tilewave.lang.types import Indices
+from tilewave.records import dataclass
 
 Array = Any
 T, H, D, V, S, P = sym.T, sym.H, sym.D, sym.V, sym.S, sym.P

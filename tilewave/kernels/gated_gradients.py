@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,6 +19,7 @@ from tilewave.lang.loops import iterate
 from tilewave.lang.ops import cast
 from tilewave.lang.symbols import sym
 from tilewave.lang.types import Indices, RegisterType
+from tilewave.records import dataclass
 
 PAIR = sym.PAIR
 TOKENS, STEP = 4, 512

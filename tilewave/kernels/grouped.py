@@ -7,7 +7,7 @@ average: with one tile, the same row has the same sum whatever the other groups 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -27,6 +27,7 @@ from tilewave.lang.products import mma
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
 from tilewave.mapping import grouped
+from tilewave.records import dataclass
 
 T, G, PAIR = sym.T, sym.G, sym.PAIR
 ROWS = (16, 32, 64, 128)

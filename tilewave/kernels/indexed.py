@@ -5,7 +5,6 @@ An index out of bounds, such as -1, gives a row of zeros where rows are read, an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,6 +20,7 @@ from tilewave.lang.ops import cast
 from tilewave.lang.reductions import SUMMED_IN
 from tilewave.lang.symbols import sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, Indices, MemoryType, RegisterType
+from tilewave.records import dataclass
 
 B, T, V, D = sym.B, sym.T, sym.V, sym.D
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from tilewave.lang.ops import cast
 from tilewave.lang.products import mma
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
+from tilewave.records import dataclass
 
 BATCH = (sym.B, sym.B2, sym.B3)
 """The batch axes of a matrix: as many as a grid has besides rows and columns."""

@@ -13,7 +13,6 @@ There are no atomics, and the number of blocks depends on the sizes and the targ
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -27,6 +26,7 @@ from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.ops import cast, rsqrt, scalar
 from tilewave.lang.types import MemoryType
 from tilewave.machine.chips import CHIPS
+from tilewave.records import dataclass
 
 SHORT, SHORT_ROWS = 512, 4
 """The longest row that one wave has alone, and the rows of a workgroup then."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -33,6 +32,7 @@ from tilewave.lang.loops import iterate
 from tilewave.lang.ops import cast, first_index, maximum, minimum, scalar, select, self_index
 from tilewave.lang.symbols import sym
 from tilewave.lang.types import Indices, RegisterType
+from tilewave.records import dataclass
 
 S, L, K = sym.S, sym.L, sym.K
 LEAST_STEP = 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
@@ -16,6 +15,7 @@ from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
 from tilewave.lang.symbols import sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, MemoryType, RegisterType
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import ArrayView, quick_device, view
 
 M, N = sym.M, sym.N

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.ops import cast, exp
 from tilewave.lang.sorting import topk as topk_of
 from tilewave.lang.symbols import sym
+from tilewave.records import dataclass
 
 K = sym.K
 MOST_TAKEN = 128

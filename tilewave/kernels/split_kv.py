@@ -12,13 +12,14 @@ The sizes of each call decide: none of the kernels is compiled for a number of k
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 
 from tilewave.ir.types import DType
 from tilewave.kernels.attentions import MOST_KEYS, AttentionTile, Heads, Scores, attention_tile_for
 from tilewave.lang.kernel import WaveKernel
 from tilewave.machine.chips import CHIPS
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import ArrayView
 
 MOST_QUERIES = 16

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewave.errors import CallError, ConstraintError, Loc, SymbolError
@@ -20,6 +19,7 @@ from tilewave.lang.symbols import (
     Whole,
     quotient,
 )
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import Enum
 from typing import Any
 
@@ -13,6 +13,7 @@ from tilewave.lang.symbols import CONDITIONS, Combined, Expression, Symbol, expr
 from tilewave.lang.wave_words import GenericDot, ScaledMMAType
 from tilewave.mapping import Coverage, MappingError, as_mapping
 from tilewave.mapping import Mapping as TileMapping
+from tilewave.records import dataclass
 
 WAVE_LANES = (32, 64)
 """Lanes of a wave, on the known chips."""

@@ -8,7 +8,6 @@ reads at={N_KV: d0}: BH and K1 are the same in the tile and in memory, and d0 is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tilewave.errors import DimensionError, TraceError, here
@@ -21,6 +20,7 @@ from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe, extents_of, scalar_of, without_single_dims
 from tilewave.lang.windows import extent_here, is_whole, window_of
+from tilewave.records import dataclass
 from tilewave.trace import Trace
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 from typing import Any, TypeVar, cast
 
@@ -31,6 +31,7 @@ from tilewave.lang.symbols import COORDINATES, LANES, Expression, Symbol, ceilin
 from tilewave.mapping import Grid, MappingError, OpenGrid, is_right_on_every_grid, linear
 from tilewave.mapping import Mapping as TileMapping
 from tilewave.mapping.ragged import MOST_ROWS, RaggedGrid
+from tilewave.records import dataclass
 from tilewave.trace import DimensionWindow, WalkedDimension, steps_along
 
 BATCHES = 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NoReturn, Protocol
 
 from tilewave.errors import Loc, TraceError, here
 from tilewave.ir.build import Number
 from tilewave.lang.symbols import Combined, Expression, Symbol, Whole, expression, replaced
+from tilewave.records import dataclass
 
 ITERATORS = "write num_iterators=n for IndexMapping.iterator(0) to iterator(n - 1), one for each dim of the tile"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, ClassVar, NoReturn, Protocol
 
@@ -59,6 +59,7 @@ from tilewave.lang.types import (
 )
 from tilewave.lang.wave_words import no_such_name
 from tilewave.mapping import Coverage
+from tilewave.records import dataclass
 from tilewave.renamed import current_options
 from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileLimits, TileWork, Trace, tracing
 

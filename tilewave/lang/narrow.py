@@ -9,7 +9,6 @@ places of the elements along K. As bf16 they are exact, and so are they times th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tilewave.errors import DTypeError, ShapeError, here
@@ -22,6 +21,7 @@ from tilewave.lang.products import mma
 from tilewave.lang.symbols import Combined, Symbol, Whole
 from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, describe
+from tilewave.records import dataclass
 from tilewave.trace import Trace, current
 
 _UNSIGNED = {F16: U16, BF16: U16, U16: U16, U8: U8, **dict.fromkeys(FLOAT8, U8)}

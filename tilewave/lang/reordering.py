@@ -7,7 +7,7 @@ elements as the grid has tiles along it, so that formulas can be tried on all gr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from tilewave.errors import NOWHERE, Loc, SymbolError
@@ -15,6 +15,7 @@ from tilewave.lang.symbols import COORDINATES, Expression, Symbol
 from tilewave.mapping import Grid, Index
 from tilewave.mapping.coverage import Walk
 from tilewave.mapping.grid import AnyGrid
+from tilewave.records import dataclass
 
 Formulas = tuple[tuple[int, Expression], ...]
 """The reordered dimensions of the grid, each with the formula of the new coordinate."""

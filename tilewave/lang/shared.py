@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewave.errors import ShapeError, TraceError, here
@@ -13,6 +12,7 @@ from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.geometry import positive
 from tilewave.lang.symbols import expression
 from tilewave.lang.types import AddressSpace, MemoryArgument, want_dtype
+from tilewave.records import dataclass
 from tilewave.trace import DimensionWindow, assigned_name, current
 
 

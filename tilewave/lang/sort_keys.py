@@ -12,13 +12,13 @@ the second decides between equal ones. NaN is larger than infinity, whatever its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tilewave.ir.types import BOOL, F32, F64, I8, I32, I64, U32, U64, DType
 from tilewave.lang.ops import bitcast, cast, select
 from tilewave.lang.reductions import inside_of, positions
 from tilewave.lang.values import beside
+from tilewave.records import dataclass
 from tilewave.trace import Trace
 
 Keys = tuple[Any, ...]

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NoReturn, SupportsIndex, TypeGuard
 
 from tilewave.errors import SymbolError, TraceError, here
 from tilewave.forks import IMPORTING
 from tilewave.mapping.index import choose, larger, smaller
+from tilewave.records import dataclass
 
 Index = Any
 """An int, an array of ints, or a number that is known only when the kernel runs."""

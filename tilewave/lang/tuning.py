@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.errors import Loc, SymbolError, TilewaveError, here
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
 from tilewave.mapping import as_mapping
+from tilewave.records import dataclass
 from tilewave.renamed import current_options
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +18,7 @@ from tilewave.lang.symbols import Expression, Symbol, expression, rounded_where_
 from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, literal, scalar_of
 from tilewave.lang.windows import extent_of, want_room
+from tilewave.records import dataclass
 from tilewave.trace import DimensionWindow, Trace, current
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NoReturn
 
@@ -51,6 +50,7 @@ from tilewave.lang.pythons_own import (
 from tilewave.lang.reductions import Reducible
 from tilewave.lang.symbols import LARGEST_POWER, Expression, expression, in_floats, is_small_power
 from tilewave.lang.windows import length_of
+from tilewave.records import dataclass
 from tilewave.trace import Trace, current
 
 

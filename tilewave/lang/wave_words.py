@@ -7,7 +7,6 @@ so; names that tilewave does not have are refused with what to write instead.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from tilewave.errors import NOWHERE, TilewaveError, here
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.lang.pythons_own import FROM_NUMPY
 from tilewave.lang.symbols import Symbol, sym
+from tilewave.records import dataclass
 from tilewave.renamed import current_options
 
 T = TypeVar("T")

@@ -24,10 +24,9 @@ Sums of a 16x16 product become an operand with eight neighbours per lane; bits o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.layouts.bits import Columns, Span, added, after, applied, identity, stacked
 from tilewave.layouts.linear import LinearLayout
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

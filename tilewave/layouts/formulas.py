@@ -10,7 +10,7 @@ a 32x32 operand of a wave, 16 rows a block, 4 deep:       row = lane % 16      +
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewave.layouts.linear import LinearLayout
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

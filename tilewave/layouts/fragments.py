@@ -25,7 +25,7 @@ An operand of another product has this layout along its depth if its blocks are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -34,6 +34,7 @@ import numpy as np
 
 from tilewave.layouts.formulas import Layout, Term
 from tilewave.layouts.linear import LinearLayout
+from tilewave.records import dataclass
 
 Array = np.ndarray[Any, Any]
 SIDES = ("rows", "columns")

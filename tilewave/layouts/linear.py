@@ -26,11 +26,11 @@ asks for none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from tilewave.layouts.bits import Columns, Span, after, applied
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

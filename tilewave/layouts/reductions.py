@@ -22,7 +22,7 @@ Three registers are divided as four, of which the last changes no result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import gcd, prod
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewave.layouts.formulas import Layout, Term
+from tilewave.records import dataclass
 
 MANY_TO_COMBINE = 16
 """Numbers that one lane loads four at a time and combines one by one; more are combined faster across lanes."""

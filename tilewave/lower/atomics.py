@@ -15,12 +15,12 @@ changes them in the meantime makes the swap fail, and the loop tries again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tilewave.ir.types import DType
 from tilewave.lower.elements import atomic_word, stored, suffix
 from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.lower.numbers import is_narrow, narrowed, widened
+from tilewave.records import dataclass
 
 WORD_BYTES = 4
 

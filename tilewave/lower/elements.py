@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from tilewave.ir import casts
 from tilewave.ir.core import Op
 from tilewave.ir.types import BOOL, DType
 from tilewave.lower.llvm import LlvmFunction, Typed, vector
+from tilewave.records import dataclass
 
 STORED = {"f16": "half", "f32": "float", "f64": "double", "bool": "i1", "index": "i64"}
 

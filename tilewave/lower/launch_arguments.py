@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import add
+
+from tilewave.records import dataclass
 
 LARGEST_WINDOW = (1 << 31) - 1
 """The most bytes of one window on an array."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewave.errors import NOWHERE, Loc
+from tilewave.records import dataclass
 
 Typed = tuple[str, str]
 """An LLVM type and the name of a value of it."""
@@ -18,11 +19,19 @@ class Module:
 
     functions: list[str] = field(default_factory=list)
     declarations: dict[str, None] = field(default_factory=dict)
+    structures: dict[str, str] = field(default_factory=dict)
     helpers: dict[str, str] = field(default_factory=dict)
     """Internal functions and tables by name, each emitted at its first use."""
 
     def declare(self, declaration: str) -> None:
         self.declarations[f"declare {declaration}"] = None
+
+    def structure(self, kinds: Sequence[str]) -> str:
+        """Return the name of a struct type, which is shorter than its fields where a line names it for each of them."""
+        spelled = ", ".join(kinds)
+        name = self.structures.setdefault(spelled, f"%struct.{len(self.structures)}")
+        self.declarations[f"{name} = type {{ {spelled} }}"] = None
+        return name
 
     def helper(self, name: str, write: Callable[[], str]) -> str:
         """Return `@name`; `write` emits it the first time."""

@@ -6,12 +6,12 @@ Addresses are in bytes; lanes that access the same word are served together.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from tilewave.machine.chips import BANK_BYTES, Phases, SharedMemory
+from tilewave.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Kind = Literal["read", "write"]

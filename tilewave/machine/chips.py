@@ -13,12 +13,12 @@ Shared memory serves a wave in phases: lanes of one phase that access different 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from tilewave.machine.description import Source
 from tilewave.machine.matrix import ALL, CDNA3, CDNA4, HOPPER
 from tilewave.machine.tuning import CDNA_TUNING, HOPPER_TUNING, Tuning
+from tilewave.records import dataclass
 
 BANK_BYTES = 4
 Phases = tuple[tuple[int, ...], ...]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 import numpy.typing as npt
 
 from tilewave.errors import TilewaveError
+from tilewave.records import dataclass
 
 Array = npt.NDArray[np.int64]
 

@@ -8,11 +8,11 @@ against the calculator's tables.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
 from tilewave.layouts.fragments import WARPGROUP, Fragment, GroupFragment, mfma
+from tilewave.records import dataclass
 
 CDNA3, CDNA4, HOPPER = "gfx942", "gfx950", "sm_90a"
 BOTH = (CDNA3, CDNA4)

@@ -7,10 +7,11 @@ or, as `splits.hand_over_bytes`, those of its parts; sizes are MxNxK, and tiles 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilewave.machine.description import Source
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from inspect import signature
 from typing import Any, ClassVar, NoReturn, overload
 
@@ -20,6 +20,7 @@ from tilewave.mapping.grid import AnyDeal, AnyGrid, Deal, Grid, MappingError, ch
 from tilewave.mapping.index import Index, is_one
 from tilewave.mapping.orders import Linear, Order
 from tilewave.mapping.steps import MappingStep
+from tilewave.records import dataclass
 
 FreeFormula = Callable[[Index, Any], tuple[Index, Index]]
 """A function of (number, grid); the grid is a Grid, or an OpenGrid where its sides are known only at launch."""

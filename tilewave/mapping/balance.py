@@ -13,7 +13,6 @@ and the order that starts with the longest tiles ends sooner. Costs are blocks o
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from tilewave.mapping.coverage import Array, Coverage
 from tilewave.mapping.grid import Grid, MappingError, checked_parameter, deal_of
 from tilewave.mapping.index import Index, choose
 from tilewave.mapping.text import as_mapping
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from tilewave.mapping.grid import FITS_INT32, AnyGrid, Deal, Grid, MappingError, MappingHasNoEffect, deal_of
 from tilewave.mapping.index import Index
+from tilewave.records import dataclass
 
 Array = npt.NDArray[Any]
 

@@ -45,7 +45,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar
@@ -53,6 +52,7 @@ from typing import ClassVar
 from tilewave.mapping.grid import MOST_TILES, AnyGrid, Grid
 from tilewave.mapping.index import Index, choose, divide, is_one, is_zero, larger, smaller, total, zero_like
 from tilewave.mapping.orders import Order
+from tilewave.records import dataclass
 
 Shape = tuple[int, int]
 

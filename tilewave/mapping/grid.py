@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import field
 from numbers import Number
 from typing import Any, overload
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tilewave.errors import NOWHERE, Loc, TilewaveError
 from tilewave.mapping.index import Index, is_one, times
+from tilewave.records import dataclass
 
 MOST_TILES = 2**31 - 1
 """What a launch can number: HIP and CUDA both hold the first grid dimension in 31 bits."""

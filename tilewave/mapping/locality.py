@@ -10,13 +10,12 @@ In a ragged grid the rows of a tile belong to a group, whose B is another one; a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tilewave.mapping.coverage import Array, Coverage, count_of
 from tilewave.mapping.grid import Grid, MappingError, deal_of
 from tilewave.mapping.text import as_mapping
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

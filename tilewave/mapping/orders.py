@@ -61,12 +61,12 @@ The curves `morton()` and `hilbert()` are in `curves.py`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 
 from tilewave.mapping.grid import AnyGrid, Grid, MappingError, checked_number
 from tilewave.mapping.index import Index, choose, divide, is_one, smaller, total
 from tilewave.mapping.steps import MappingStep
+from tilewave.records import dataclass
 
 
 class Order(MappingStep):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as MappingType
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +15,7 @@ from tilewave.mapping.grid import Deal, Grid, MappingError, checked_workgroups, 
 from tilewave.mapping.index import Index
 from tilewave.mapping.orders import Order
 from tilewave.mapping.text import STEPS, as_mapping
+from tilewave.records import dataclass
 
 Workgroups = int | Iterable[int] | None
 

@@ -20,7 +20,6 @@ or more each, and hold all of them; and none is longer than a block, which is at
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -28,6 +27,7 @@ import numpy as np
 from tilewave.mapping.coverage import Array
 from tilewave.mapping.grid import MappingError
 from tilewave.mapping.index import Index, larger
+from tilewave.records import dataclass
 
 NO_GROUP = -1
 """The group of a tile without rows."""

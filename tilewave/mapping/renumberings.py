@@ -32,12 +32,12 @@ so S falls with x, in at most three different values, and sums over it are close
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewave.mapping.algebra import Renumbering
 from tilewave.mapping.grid import AnyDeal, Deal, OpenDeal
 from tilewave.mapping.index import Index, choose, divide, is_one, is_zero, larger, smaller, times, total
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from typing import NoReturn
 
 from tilewave.errors import text_error
@@ -18,6 +18,7 @@ from tilewave.mapping.curves import Hilbert, Morton
 from tilewave.mapping.grid import LARGEST_PARAMETER, MappingError, ParameterError
 from tilewave.mapping.orders import Grouped, Linear, Order, Paired, Snake, Supertiles
 from tilewave.mapping.renumberings import Folded, LastFirst, XcdChunked, XcdContiguous
+from tilewave.records import dataclass
 
 RENUMBERINGS: dict[str, type[Renumbering]] = {
     step.name: step for step in (XcdContiguous, XcdChunked, LastFirst, Folded)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -23,6 +22,7 @@ from tilewave.ops.arrays import Array, ArrayLibrary, folded, target_of
 from tilewave.ops.column_sums import block_sums
 from tilewave.ops.plans import CallWork, KernelLaunch, Operated
 from tilewave.ops.rows import backward_rows, dtypes_of, norm_dtype
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ column-major. Nothing is copied where views suffice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 
@@ -24,6 +23,7 @@ from tilewave.ops.arrays import Array, ArrayLibrary, Shape, broadcast, folded, f
 from tilewave.ops.digits import Digits, instruction_for
 from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
 from tilewave.ops.results import prepared, written
+from tilewave.records import dataclass
 
 
 def result_dtype(dtype: DType) -> DType:

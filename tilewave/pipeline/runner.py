@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.ir.core import Kernel
 from tilewave.ir.faults import telling
 from tilewave.ir.remarks import Remark
 from tilewave.ir.verify import verify
+from tilewave.records import dataclass
 
 Pass = Callable[[Kernel], Kernel]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from tilewave.errors import Loc
 from tilewave.ir.remarks import Remark
 from tilewave.pipeline.runner import Step
+from tilewave.records import dataclass
 
 NOTHING = "no remarks"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import index
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from tilewave.errors import CallError
 from tilewave.forks import cached_property
 from tilewave.ir.types import DTYPES, I64, INDEX, INTERNAL, DType
+from tilewave.records import dataclass
 from tilewave.runtime.array_view import HOST as HOST
 from tilewave.runtime.array_view import ArrayView as ArrayView
 from tilewave.runtime.array_view import NDArray

@@ -20,7 +20,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +28,7 @@ import llvmlite
 from tilewave._version import __version__
 from tilewave.errors import TilewaveError
 from tilewave.files import NotPlain, TooLong, open_plain, read_all
+from tilewave.records import dataclass
 
 DEFAULT_LIMIT_BYTES = 1 << 30
 _LONGEST_NUMBER = 18

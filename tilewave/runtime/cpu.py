@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from math import prod
@@ -17,6 +16,7 @@ from tilewave.ir.launch import HostLaunch, numbers_of
 from tilewave.ir.ops import Prepack
 from tilewave.ir.parse import parse
 from tilewave.ir.types import INDEX_SCALAR
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.pool import launch_address
 from tilewave.runtime.scratch import Scratch

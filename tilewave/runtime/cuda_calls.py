@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilewave.errors import NOWHERE, CallError, here
 from tilewave.forks import cached_property
 from tilewave.ir.types import DType
+from tilewave.records import dataclass
 from tilewave.runtime.array_layouts import Placed
 from tilewave.runtime.array_view import ArrayView
 from tilewave.runtime.arrays import Parameter

@@ -10,10 +10,10 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint8, c_uint64, c_void_p
-from dataclasses import dataclass
 from functools import cache
 
 from tilewave.errors import TargetError, here
+from tilewave.records import dataclass
 from tilewave.runtime.driver import ANYWHERE, Driver, Vendor, as_text, of, open_library
 
 _SIGNATURES: dict[str, tuple[object, ...]] = {

@@ -10,10 +10,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref, c_int, c_size_t, c_void_p
-from dataclasses import dataclass
 
 from tilewave.errors import CallError, TargetError, here
 from tilewave.forks import cached_property
+from tilewave.records import dataclass
 from tilewave.runtime.array_view import ArrayView
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory
 from tilewave.runtime.gpu_launch import (

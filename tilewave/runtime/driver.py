@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewave.errors import TargetError, here
+from tilewave.records import dataclass
 
 Function = Callable[..., Any]
 ANYWHERE = "interpret(…) runs the kernel in numpy on any machine"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from tilewave.ir.types import DTYPES, INTERNAL, DType
+from tilewave.records import dataclass
 from tilewave.runtime.array_view import HOST, ArrayView, PlacedArray
 from tilewave.runtime.dlpack import CUDA, Refused, UnknownDType, exchange_table
 from tilewave.runtime.native.engine import engine, of_record

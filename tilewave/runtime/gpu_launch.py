@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from tilewave.ir.host_program import Number
+from tilewave.records import dataclass
 
 Shape3 = tuple[int, int, int]
 

@@ -10,12 +10,13 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_char_p, c_int, c_size_t, c_uint, c_void_p
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from math import prod
 from pathlib import Path
 
 from tilewave.errors import NOWHERE, CallError, TargetError, here
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.call_checks import check_call, device_number
 from tilewave.runtime.dlpack import Refused

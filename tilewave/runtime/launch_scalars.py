@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel, Value
@@ -11,6 +11,7 @@ from tilewave.ir.host_program import Number
 from tilewave.ir.launch import HostLaunch, LaunchNumbers, LaunchSteps, numbers_of
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
+from tilewave.records import dataclass
 
 KEPT_LAUNCHES = 4096
 """The most sets of scalar arguments that are stored; one more clears them all."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from tilewave.records import dataclass
 from tilewave.runtime.array_view import NDArray, elements_at
 from tilewave.runtime.dlpack import MOST_AXES
 

@@ -18,7 +18,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from tilewave._version import __version__
@@ -27,6 +26,7 @@ from tilewave.files import NotPlain, TooLong, parse_json, read_plain, replace_fi
 from tilewave.ir.core import Kernel
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
+from tilewave.records import dataclass
 from tilewave.runtime.records import AGAIN, HEAD, Record
 
 FORMAT = 1

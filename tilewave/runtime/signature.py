@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from tilewave.forks import cached_property
 from tilewave.ir.core import word
 from tilewave.ir.launch import Picked, picked
 from tilewave.ir.types import BOOL, DType
+from tilewave.records import dataclass
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.scalars import scalar_value, word_of
 

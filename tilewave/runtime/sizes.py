@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from tilewave.errors import CallError, here
@@ -18,6 +17,7 @@ from tilewave.ir.launch import (
 )
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.types import INDEX_SCALAR, Extent, Memory, dims
+from tilewave.records import dataclass
 from tilewave.runtime.array_layouts import Placed, apart, kinds_of, layout_of, placed_arrays
 from tilewave.runtime.arrays import Parameter, Shape, view
 from tilewave.runtime.call_class import CallLook, SeenCall

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.indexed_writes import as_windows
@@ -17,6 +17,7 @@ from tilewave.ir.launch import numbers_of, open_sizes
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import DTYPES, INDEX_SCALAR, Extent, Memory
 from tilewave.lang.assumptions import Assumed, from_record
+from tilewave.records import dataclass
 from tilewave.runtime.records import Record, restored
 from tilewave.runtime.saved_file import Contents, Path, read, write
 

@@ -9,7 +9,6 @@ from end to end, all at one pace: one row of blocks of A, one of B. Two tasks wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from tilewave.forks import cached_property
 from tilewave.mapping import Formula, Mapping, MappingError, as_mapping
+from tilewave.records import dataclass
 from tilewave.sim.problem import Gemm
 
 Array = npt.NDArray[Any]

@@ -7,7 +7,6 @@ overlap share blocks, and a GEMM's tiles are one block each.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from tilewave.analysis.index_trace import Visit
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Gather, Read, Scatter, Write
+from tilewave.records import dataclass
 from tilewave.sim.accesses import NO_STREAM, Array
 
 LINE_BYTES = 128

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 
 import numpy as np
 
 from tilewave.machine import Machine
+from tilewave.records import dataclass
 from tilewave.sim.accesses import Array
 
 MANY_LOOKS = 1000.0

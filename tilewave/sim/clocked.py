@@ -9,7 +9,7 @@ cycles of the tiles divided by a utilization: that of a compiled kernel's machin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.cost.cdna import UnitLaunch, clock_of, formula_cycles, matrix_cycles, memory_time, unit_work
 from tilewave.cost.clocked import ClockedTime, UnitWork, clocked_time
@@ -19,6 +19,7 @@ from tilewave.machine import MACHINES, Machine
 from tilewave.machine.cards import STANDING_FOR
 from tilewave.machine.chips import CHIPS
 from tilewave.machine.description import DATA
+from tilewave.records import dataclass
 from tilewave.sim.accesses import Accesses
 from tilewave.sim.calibration import UNKNOWN_TIMING
 from tilewave.sim.dispatch import Placed, Residency

@@ -11,13 +11,12 @@ tile reverse together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tilewave.forks import cached_property
 from tilewave.machine import Machine
 from tilewave.mapping.balance import next_free
+from tilewave.records import dataclass
 from tilewave.sim.accesses import Accesses, Array
 from tilewave.sim.calibration import LONG_STEPS
 from tilewave.sim.problem import SimError

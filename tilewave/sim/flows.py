@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from tilewave.records import dataclass
 from tilewave.sim.accesses import NO_STREAM, Accesses, Array
 from tilewave.sim.dispatch import Placed
 

@@ -8,7 +8,7 @@ backwards. Any other kernel is simulated step by step, with one task per read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Protocol, runtime_checkable
 
@@ -40,6 +40,7 @@ from tilewave.ir.ops import (
     WriteIndexed,
 )
 from tilewave.ir.rewrite import walk
+from tilewave.records import dataclass
 from tilewave.sim.accesses import NO_STREAM, Accesses, Array
 from tilewave.sim.blocks import Blocks, cut, tile_of, written_bytes
 from tilewave.sim.problem import SimError

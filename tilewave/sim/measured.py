@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 from tilewave.machine import find
+from tilewave.records import dataclass
 from tilewave.sim.problem import Gemm
 
 SECTOR_BYTES = 32

@@ -7,10 +7,9 @@ therefore ages at home, and the history depends on the capacity: each capacity h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from tilewave.records import dataclass
 from tilewave.sim.accesses import Array
 from tilewave.sim.dispatch import Placed
 from tilewave.sim.flows import OwnWalks

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.errors import TilewaveError
 from tilewave.ir.types import DTYPES, F32, F64, I8, I32, DType
 from tilewave.mapping import Grid
+from tilewave.records import dataclass
 
 LARGEST_SIZE = (1 << 31) - 1
 MOST_TILES = 1 << 22

@@ -7,7 +7,7 @@ boxes, and writes the rows before that end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tilewave.ir.ops import RaggedTile, Write, WriteIndexed
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Scalar
 from tilewave.mapping.ragged import MOST_ROWS, RaggedGrid
+from tilewave.records import dataclass
 from tilewave.sim.problem import SimError
 
 

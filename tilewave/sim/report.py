@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
+
+from tilewave.records import dataclass
 
 CLIFF = 1.10
 """A launch is on a capacity cliff if its HBM bytes differ by more than this between a narrow and a wide cache."""

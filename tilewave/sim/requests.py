@@ -18,12 +18,12 @@ in the order start together, and merge.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log1p
 
 import numpy as np
 
 from tilewave.machine import Machine
+from tilewave.records import dataclass
 from tilewave.sim.accesses import NO_STREAM, Accesses, Array
 from tilewave.sim.dispatch import Placed
 from tilewave.sim.flows import Flows

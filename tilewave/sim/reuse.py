@@ -17,10 +17,9 @@ So the cost is that of sorting, and grows linearly with the number of walks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from tilewave.records import dataclass
 from tilewave.sim.accesses import Array
 
 FAR = 1e300

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.machine import Machine, find
 from tilewave.mapping import (
@@ -20,6 +20,7 @@ from tilewave.mapping import (
     xcd_chunked,
     xcd_contiguous,
 )
+from tilewave.records import dataclass
 from tilewave.sim.explain import compare
 from tilewave.sim.problem import Gemm, SimError
 from tilewave.sim.report import Report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from tilewave.ir.types import DTYPES
 from tilewave.machine import Machine, find
 from tilewave.machine.description import DATA
 from tilewave.mapping import as_mapping
+from tilewave.records import dataclass
 from tilewave.sim.accesses import Accesses, Array, gemm_accesses
 from tilewave.sim.calibration import Softness, TimeParameters, softness_of, timing_of
 from tilewave.sim.clocked import UNKNOWN_LOOP, ClockedLaunch, LoopFacts, clocked_parameters

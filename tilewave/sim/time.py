@@ -10,9 +10,8 @@ by matrix instructions; `exposed` is the share that is not. No launch is faster 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.machine import Machine
+from tilewave.records import dataclass
 from tilewave.sim.accesses import Accesses
 from tilewave.sim.calibration import TimeParameters
 from tilewave.sim.dispatch import Placed, Residency

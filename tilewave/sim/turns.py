@@ -10,13 +10,13 @@ pass over them, from the lowest, gives the time of every turn. Time is counted i
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewave.analysis.turns import TakenTurns, turns_taken
 from tilewave.ir.launch import bind
+from tilewave.records import dataclass
 
 HAND_OVER = 2.2
 """The steps after an addition until the next workgroup may add: in a prototype on an H200, 5 microseconds."""

@@ -7,13 +7,14 @@ left out of the fit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from statistics import fmean, median
 
 import numpy as np
 
 from tilewave.machine import find
+from tilewave.records import dataclass
 from tilewave.sim.calibration import HOPPER_TIMING, TimeParameters
 from tilewave.sim.dispatch import Residency
 from tilewave.sim.measured import (

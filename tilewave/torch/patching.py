@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import nn
 from tilewave.errors import CallError, TilewaveError, here
 from tilewave.ops.arrays import target_of
 from tilewave.ops.digits import instruction_for
+from tilewave.records import dataclass
 from tilewave.torch.attention_calls import NAME as ATTENTION
 from tilewave.torch.attention_calls import WithOurAttention, calls_attention
 from tilewave.torch.layers import OURS, THEIRS_OF, OurLinear, Passed, activation_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from tilewave.ir.types import BOOL, DType
 from tilewave.lang.kernel import WaveKernel, parameters_of
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.types import MemoryType
+from tilewave.records import dataclass
 from tilewave.torch.tensors import TORCH_DTYPES
 
 Kind = MemoryType | DType

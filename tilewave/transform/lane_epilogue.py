@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
@@ -28,6 +28,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.types import INDEX_SCALAR, Vector
 from tilewave.layouts.formulas import Layout, Term
+from tilewave.records import dataclass
 from tilewave.transform.lane_program import LaneProgram
 
 

@@ -10,13 +10,14 @@ whole loop, and begins with the values that the part before it yields.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.copies import Copier
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.ops import Loop
 from tilewave.ir.rewrite import Rewriter, walk
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

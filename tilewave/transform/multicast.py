@@ -16,7 +16,7 @@ of tile positions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilewave.analysis.multicast import Agreement, MulticastPeers
@@ -45,6 +45,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import names, rewrite_block, substitute, substitute_block, walk
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Scalar
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

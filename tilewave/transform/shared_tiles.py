@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilewave.analysis.shared_tiles import TileProgram
@@ -23,6 +23,7 @@ from tilewave.ir.ops import HandOver, Loop, MakeExchange, TakeOver, TakeOverAll,
 from tilewave.ir.rewrite import names, substitute, substitute_block
 from tilewave.ir.types import INDEX_SCALAR, Exchange
 from tilewave.machine.tuning import SplitTuning
+from tilewave.records import dataclass
 from tilewave.transform.loop_schedule import Steps
 
 

@@ -8,13 +8,14 @@ a slice of %y from 8 on, along axis 0   →   %w_part = load(%weight, …) {begi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import ExtractSlice, Load, OpaqueCopy, Store
 from tilewave.ir.rewrite import substitute
 from tilewave.ir.types import Vector
+from tilewave.records import dataclass
 
 
 @dataclass

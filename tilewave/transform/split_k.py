@@ -6,7 +6,6 @@ The numbers of tiles and steps are known, or scalars of the launch, which then c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tilewave.analysis.shared_tiles import TileProgram
@@ -16,6 +15,7 @@ from tilewave.ir.core import Kernel
 from tilewave.ir.split_steps import steps_of_a_split
 from tilewave.machine.tuning import SplitTuning
 from tilewave.mapping import smaller
+from tilewave.records import dataclass
 from tilewave.transform.shared_tiles import SharedTiles, Turn
 
 

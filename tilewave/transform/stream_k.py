@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewave.analysis.shared_tiles import TileProgram
@@ -20,6 +19,7 @@ from tilewave.ir.stream_k import LARGEST
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.machine.tuning import SplitTuning
 from tilewave.mapping import choose, larger, smaller
+from tilewave.records import dataclass
 from tilewave.transform.shared_tiles import SharedTiles, Turn
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from tilewave.cost.gpu import Prediction
@@ -14,6 +14,7 @@ from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.lang.constraints import Constraint, WorkgroupConstraint
 from tilewave.lang.cutting import cut_work
 from tilewave.lang.symbols import Symbol
+from tilewave.records import dataclass
 from tilewave.trace import TileWork
 from tilewave.tune.machines import TileMachine
 from tilewave.tune.space import IN_PLACE, KNOBS, NUM_STAGES, SPLIT, Space

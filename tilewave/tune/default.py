@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from tilewave.lang.kernel import WaveKernel, trace_kernel, unsaid_sizes
 from tilewave.lang.open_tiles import known_values, said_of, tunable
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.tuning import Tune
+from tilewave.records import dataclass
 from tilewave.runtime.cache import key_of
 from tilewave.runtime.native.choice import NativeChoice
 from tilewave.tune.choose import Config, RankedConfigs, TileChoice, TiledProblem, config_text, illegal_text, rank

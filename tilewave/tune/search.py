@@ -8,12 +8,13 @@ after the last stored config.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from tilewave._version import __version__
 from tilewave.errors import TilewaveError
+from tilewave.records import dataclass
 from tilewave.tune.choose import TileChoice
 from tilewave.tune.default import TunableKernel
 from tilewave.tune.records import STRENGTHS, BadRecord, RecordKey, TileRecord

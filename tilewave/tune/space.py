@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from tilewave.lang.constraints import Constraint, SplitConstraint, TilingConstra
 from tilewave.lang.open_tiles import Cut
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.tuning import Tune
+from tilewave.records import dataclass
 from tilewave.trace import TileWork
 
 if TYPE_CHECKING:

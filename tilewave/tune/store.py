@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +30,7 @@ from tilewave.files import (
     replace_file,
     stamp_of,
 )
+from tilewave.records import dataclass
 from tilewave.tune.records import NO_RECORD, BadRecord, RecordKey, TileRecord, best_of, key_in, merged
 
 DIRECTORY = "tilewave.records"

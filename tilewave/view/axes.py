@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from zlib import crc32
 
 from tilewave.mapping import Grid
+from tilewave.records import dataclass
 from tilewave.view import palette
 from tilewave.view.drawn import Drawn
 from tilewave.view.svg import MARGIN, element, rect, text, width_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tilewave.records import dataclass
 from tilewave.view import palette
 from tilewave.view.axes import legend, paint, patterns, swatch
 from tilewave.view.scales import round_up

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tilewave.mapping import Grid
+from tilewave.records import dataclass
 from tilewave.view.coarse import Coarse
 from tilewave.view.placement import Array, Placement
 

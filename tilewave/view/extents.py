@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from tilewave.errors import TilewaveError, text_error
+from tilewave.records import dataclass
 
 LONGEST_TEXT = 60
 """Python itself reads numbers of that length at once."""

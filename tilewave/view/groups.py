@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from tilewave.mapping import Grid, MappingError
 from tilewave.mapping.coverage import Array
 from tilewave.mapping.ragged import MOST_ROWS, RaggedGrid, RaggedTiles
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

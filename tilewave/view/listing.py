@@ -5,8 +5,9 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePath
+
+from tilewave.records import dataclass
 
 FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"(?:\s+"((?:[^"\\]|\\.)*)")?')
 PLACE = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")

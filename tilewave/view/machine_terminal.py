@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rich.console import Console
 from rich.text import Text
 
 from tilewave.machine import Machine
+from tilewave.records import dataclass
 from tilewave.view.tables import names, numbers, print_table, words
 
 MIB = 1 << 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from math import prod
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from tilewave.analysis.schedule import Schedule
 from tilewave.mapping import Causal, Grid, MappingError
+from tilewave.records import dataclass
 from tilewave.sim.kernel import kernel_of
 from tilewave.sim.ragged import ragged_tiles, rows_of_groups
 from tilewave.view.figures import figures_svg

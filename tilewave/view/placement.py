@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from tilewave.mapping import (
     balance,
     locality,
 )
+from tilewave.records import dataclass
 from tilewave.view.extents import parse_extents
 from tilewave.view.groups import PicturedGroups
 

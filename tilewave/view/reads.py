@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.mapping import MappingError, XcdReads
+from tilewave.records import dataclass
 from tilewave.view import palette
 from tilewave.view.axes import (
     COLUMN_LABELS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewave.machine import Machine
+from tilewave.records import dataclass
 from tilewave.sim.simulate import SimulatedRun
 from tilewave.view import palette
 from tilewave.view.axes import legend, paint, patterns

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD, Box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from tilewave.records import dataclass
 
 NARROWEST_WORDS = 24
 """The minimum width of a column of sentences: with less, sentences are easier to read on separate lines."""

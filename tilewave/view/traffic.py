@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from tilewave.mapping import Grid
+from tilewave.records import dataclass
 from tilewave.sim.accesses import NO_STREAM
 from tilewave.sim.explain import size
 from tilewave.sim.report import Report

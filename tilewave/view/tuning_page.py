@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.resources import files
 from string import Template
 
+from tilewave.records import dataclass
 from tilewave.view.page import embedded
 from tilewave.view.svg import escaped
 from tilewave.view.tuning_plot import TuningConfig, seconds_text, tuning_plot

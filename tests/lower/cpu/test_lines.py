@@ -1,7 +1,6 @@
 """Assembly for CPUs names the author's lines, and is the code that runs."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,7 +90,7 @@ def test_on_arm_it_multiplies_as_that_which_runs(kernel):
 def without_and_with_lines(kernel, name):
     made, s = compiled(kernel, name), INSTRUCTION_SETS[name]
     assert "!dbg" not in made.llvm_ir
-    plain = assembled("k", name, made.llvm_ir, replace(s.machine, gives="text")).asm
+    plain = assembled("k", name, made.llvm_ir, s.machine._replace(gives="text")).asm
     return instructions(plain), instructions(made.asm)
 
 

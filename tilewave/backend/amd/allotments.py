@@ -8,12 +8,12 @@ every step. Which other strategy moves fewer depends on the kernel, so the gener
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from tilewave.emulator.assembly import read_assembly
 from tilewave.emulator.chips import MOST_WAVES
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.statistics import LANES, classify, find_loop, longest_gap, waves_per_unit
+from tilewave.records import dataclass
 
 USUAL: tuple[str, ...] = ()
 WIDE_FIRST = "--greedy-regclass-priority-trumps-globalness=1"

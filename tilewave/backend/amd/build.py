@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.launch_counts import Count, workgroups_of
@@ -21,6 +21,7 @@ from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import CHIPS, Chip
 from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, run
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import Parameter
 from tilewave.runtime.cache import compile_key
 

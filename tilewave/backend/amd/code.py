@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from tilewave.errors import SavedKernelError
 from tilewave.forks import cached_property
 from tilewave.lower.launch_arguments import KernelArgument, Reach
+from tilewave.records import dataclass
 from tilewave.runtime.cache import default_cache, key_of
 from tilewave.runtime.launch_scalars import LaunchTable
 from tilewave.runtime.records import Record, packed, restored, unpacked

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 
 from tilewave.backend.amd import elf
 from tilewave.backend.amd.elf import ElfFile, ElfSymbol, Relocation, Section
 from tilewave.errors import TargetError
+from tilewave.records import dataclass
 
 AMDGPU, AMDGPU_HSA = 224, 64
 PAGE = 0x1000

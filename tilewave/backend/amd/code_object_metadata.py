@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any
 
 from tilewave.backend.amd import elf
+from tilewave.records import dataclass
 
 _METADATA = 32
 Metadata = dict[str, Any]

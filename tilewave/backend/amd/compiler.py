@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 
 from tilewave.backend.amd.allotments import OTHERS, USUAL, cost_of, may_move
 from tilewave.backend.amd.code import AmdCode
@@ -54,7 +53,7 @@ def _least_moved(kernel: str, chip: Chip, llvm_ir: str) -> ObjectCode:
 
 def _in_time(kernel: str, chip: Chip, llvm_ir: str, options: tuple[str, ...] = USUAL) -> ObjectCode:
     """Return LLVM's code with the wait states of every matrix instruction."""
-    machine = replace(Amdgcn(chip).machine, options=options)
+    machine = Amdgcn(chip).machine._replace(options=options)
     made = assembled(kernel, chip.name, llvm_ir, machine)
     if too_early(made.asm, chip.matrix) is None:
         return made

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+
+from tilewave.records import dataclass
 
 HEADER_BYTES, SEGMENT_BYTES, SECTION_BYTES, SYMBOL_BYTES, RELOCATION_BYTES = 64, 56, 64, 24, 24
 RELOCATABLE, LOADABLE = 1, 3

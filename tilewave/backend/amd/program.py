@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.types import Memory
 from tilewave.lower.launch_arguments import KernelArgument
 from tilewave.machine.chips import Chip
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.call_checks import check_call
 from tilewave.runtime.gpu_launch import Address, GpuLaunch, Slot, Stride, SymbolArgument

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewave.backend.amd import exchanges
@@ -15,6 +14,7 @@ from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import LlvmFunction, Module, Typed, vector
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
+from tilewave.records import dataclass
 
 TRIPLE = "amdgcn-amd-amdhsa"
 CODE_OBJECT_VERSION = 500

@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewave.forks import cached_property
 from tilewave.machine.matrix import CDNA4, NAMED, MatrixInstruction
+from tilewave.records import dataclass
 
 FARTHEST = 20
 """The most wait states that a matrix instruction needs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewave.backend.protocol import Backend, Build, BuildOptions
@@ -10,6 +9,7 @@ from tilewave.forks import IMPORTING
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
 from tilewave.pipeline.runner import Pass
+from tilewave.records import dataclass
 
 if TYPE_CHECKING:
     from tilewave.backend.cpu.build import CpuBuild

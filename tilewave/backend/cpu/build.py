@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from tilewave.ir.rewrite import unnamed
 from tilewave.lower.cpu.kernel import Lowered, lower, lower_with_lines
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import Step, run
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import Parameter, quick_address
 from tilewave.runtime.cache import compile_key, default_cache
 from tilewave.runtime.call_checks import check_host_call, plain_pointers
@@ -169,7 +170,7 @@ class CpuBuild(Build):
             return None
         s = self.instruction_set
         llvm_ir = lower_with_lines(self.passed[0], s).llvm_ir + s.runtime
-        return assembled(self.tiles.name, s.name, llvm_ir, replace(s.machine, gives="text")).asm
+        return assembled(self.tiles.name, s.name, llvm_ir, s.machine._replace(gives="text")).asm
 
 
 def build_cpu(tiles: Kernel, wanted: str | None, in_place: bool = False) -> CpuBuild:

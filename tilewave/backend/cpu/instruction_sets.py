@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tilewave.lower.elements import stored, suffix
 from tilewave.lower.llvm import LlvmFunction, splat, vector
 from tilewave.lower.numbers import cast
 from tilewave.passes.memory.prepack_operands import PanelFormat
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

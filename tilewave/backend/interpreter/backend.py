@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewave.backend.protocol import Backend, Build, BuildOptions
@@ -13,6 +12,7 @@ from tilewave.ir.core import Kernel
 from tilewave.ir.launch import bind
 from tilewave.ir.types import Memory
 from tilewave.pipeline.runner import Pass, Step
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import Parameter
 from tilewave.runtime.call_checks import check_host_call
 from tilewave.runtime.scalars import value_of

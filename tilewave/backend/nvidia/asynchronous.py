@@ -7,7 +7,6 @@ griddepcontrol, and the memory consistency model.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tilewave.backend.nvidia.inline_ptx import asm, asm_at_first, asm_value, when
 from tilewave.backend.nvidia.numbers import LANES, cluster_rank, hidden_zero, lane, thread
@@ -16,6 +15,7 @@ from tilewave.layouts.fragments import WARPGROUP
 from tilewave.lower.gpu.asynchronous_target import Box, Gathering, SharedCopy, SharedProduct
 from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.machine.chips import TENSOR_MAPS, Chip
+from tilewave.records import dataclass
 
 PHASE_LOOP = """{
 .reg .pred p;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewave.backend.protocol import Backend, Build, BuildOptions
@@ -12,6 +11,7 @@ from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
 from tilewave.machine.chips import Chip
 from tilewave.pipeline.runner import Pass
+from tilewave.records import dataclass
 
 if TYPE_CHECKING:
     from tilewave.backend.nvidia.build import NvidiaBuild

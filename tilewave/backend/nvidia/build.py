@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from math import prod
 from types import ModuleType
@@ -38,6 +38,7 @@ from tilewave.ir.types import Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.machine.matrix import ALONG_DEPTH
 from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, pass_name, run
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import ArrayView, Parameter, view
 from tilewave.runtime.cache import compile_key, key_of
 

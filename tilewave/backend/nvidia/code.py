@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from tilewave.errors import SavedKernelError
@@ -10,6 +10,7 @@ from tilewave.forks import cached_property
 from tilewave.ir.host_program import LINE
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.machine.chips import TENSOR_MAPS
+from tilewave.records import dataclass
 from tilewave.runtime.cache import default_cache, key_of
 from tilewave.runtime.launch_scalars import LaunchTable
 from tilewave.runtime.records import Record, packed, restored, unpacked

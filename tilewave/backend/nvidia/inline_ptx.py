@@ -35,7 +35,7 @@ def asm_on(f: LlvmFunction, text: str, registers: Sequence[Typed], operands: Seq
     outputs = [f"={CONSTRAINTS[kind]}" for kind in kinds]
     ties = map(str, range(len(registers)))
     inputs = (CONSTRAINTS[kind] for kind, _ in operands)
-    result = f"{{ {', '.join(kinds)} }}" if len(kinds) > 1 else kinds[0]  # inline assembly has no struct of one field
+    result = f.module.structure(kinds) if len(kinds) > 1 else kinds[0]  # inline assembly has no struct of one field
     constraints = ",".join([*outputs, *ties, *inputs, TOUCHES_MEMORY])
     whole = f.value(_call(result, text, constraints, [*registers, *operands]))
     if len(registers) == 1:

@@ -11,7 +11,7 @@ Whether packing pays is decided in one place, `analysis/packing.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -24,6 +24,7 @@ from tilewave.ir.pack import CHUNK_BYTES, MOST_CHUNKS, pack_rows, unpack_rows
 from tilewave.ir.transpose import transpose_rows
 from tilewave.ir.types import DTYPES, DType
 from tilewave.machine.chips import NVIDIA_LANES
+from tilewave.records import dataclass
 from tilewave.runtime.arrays import ArrayView
 
 PITCH_BYTES = 128

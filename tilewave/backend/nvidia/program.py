@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from tilewave.analysis.l2_residency import shared_operands
@@ -35,6 +35,7 @@ from tilewave.ir.stream_k import MOST_TILES
 from tilewave.ir.types import Memory
 from tilewave.machine.cards import STANDING_FOR
 from tilewave.machine.chips import Chip
+from tilewave.records import dataclass
 from tilewave.runtime.array_layouts import Placed, words_at
 from tilewave.runtime.array_view import ArrayView
 from tilewave.runtime.arrays import Parameter

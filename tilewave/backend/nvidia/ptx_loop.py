@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Literal, get_args
 
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.loops import FlowStep, MachineLoop, find_loops_of_flow
+from tilewave.records import dataclass
 
 Class = Literal[
     "matrix", "matrix wait", "TMA load", "TMA store", "async copy", "mbarrier wait", "mbarrier arrive", "barrier",

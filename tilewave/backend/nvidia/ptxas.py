@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from tilewave.children import ChildFailed, run_child
 from tilewave.errors import TargetError
+from tilewave.records import dataclass
 
 FORBIDDEN = re.compile(r"\(C75\d\d\).*")
 """Messages that wgmma are serialized, or wait for registers."""

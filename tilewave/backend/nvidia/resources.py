@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +14,7 @@ from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Role
 from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import Chip
+from tilewave.records import dataclass
 
 if TYPE_CHECKING:
     from tilewave.backend.nvidia.ptxas import Assembled

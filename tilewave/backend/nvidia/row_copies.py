@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 
 from tilewave.backend.nvidia.code import ALIGNED, NvidiaCode
@@ -13,6 +13,7 @@ from tilewave.ir.host_program import Number
 from tilewave.ir.launch import numbers_of
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import Chip
+from tilewave.records import dataclass
 from tilewave.runtime.array_view import ArrayView
 from tilewave.runtime.cache import compile_key
 from tilewave.runtime.cuda import CudaCode, CudaProgram

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from tilewave.analysis.loads import moved_in_chunks
@@ -16,6 +16,7 @@ from tilewave.ir.placements import box_axes
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
+from tilewave.records import dataclass
 from tilewave.runtime.array_view import ArrayView
 from tilewave.runtime.gpu_launch import TiledArray
 from tilewave.runtime.launch_template import tensor_map

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewave.backend.llvm_child import LlvmMachine
@@ -16,6 +15,7 @@ from tilewave.lower.gpu.arithmetic import UPPER_PRODUCT
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import LlvmFunction, Module, splat, vector
 from tilewave.machine.chips import TENSOR_MAPS, Chip
+from tilewave.records import dataclass
 
 TRIPLE = "nvptx64-nvidia-cuda"
 SHARED = "workgroup$memory"

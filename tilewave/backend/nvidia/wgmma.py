@@ -14,12 +14,12 @@ Source: NVIDIA, "PTX ISA", chapter "Asynchronous warpgroup level matrix instruct
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewave.backend.nvidia.inline_ptx import asm_on
 from tilewave.errors import TargetError
 from tilewave.lower.gpu.asynchronous_target import SharedProduct, SharedRows
 from tilewave.lower.llvm import LlvmFunction, Typed
+from tilewave.records import dataclass
 
 STEP_BYTES = 32
 """The depth of one instruction."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
@@ -11,6 +10,7 @@ from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Pure
 from tilewave.ir.rules import ON_BOTH, same_axes, want_results
 from tilewave.ir.types import BOOL, F32, INDEX_SCALAR, DType, Scalar, Type, elementwise, is_held
+from tilewave.records import dataclass
 
 __all__ = [
     "Abs",

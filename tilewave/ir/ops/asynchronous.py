@@ -13,7 +13,7 @@ completion is observed:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from tilewave.ir.ops.mbarriers import MBARRIERS, Asynchronous, want_mbarrier
 from tilewave.ir.placements import is_in
 from tilewave.ir.rules import GLOBAL, ON_BOTH, ON_LANES, ON_TILES, SHARED, are_axes, are_indices, parts_only, places
 from tilewave.ir.types import BOOL, F32, Memory, Padded, Scalar, Vector
+from tilewave.records import dataclass
 
 __all__ = [
     "Copy",

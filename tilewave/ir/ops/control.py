@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.ir.core import Block, Op, Value, Want
 from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_BOTH, ON_LANES, parts_only, want_results, want_yields
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Scalar, Tile, is_held
+from tilewave.records import dataclass
 
 __all__ = [
     "Loop",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_BOTH, places, same_axes, want_results
 from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile, Vector
+from tilewave.records import dataclass
 
 __all__ = [
     "HandOver",

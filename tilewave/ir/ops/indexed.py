@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewave.ir.core import Axis, Op, Value, Want
@@ -10,6 +9,7 @@ from tilewave.ir.ops.arith import Elementwise
 from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import GLOBAL, GLOBAL_OR_SHARED, ON_TILES, SHARED, places, same_axes, want_results
 from tilewave.ir.types import INDEX, Memory, Tile, Type, elementwise
+from tilewave.records import dataclass
 
 __all__ = [
     "ReadIndexed",

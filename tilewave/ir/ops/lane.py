@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tilewave.ir.core import Op, Value, Want
@@ -10,6 +9,7 @@ from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.rules import ON_LANES, SHARED, are_indices, places, want_results
 from tilewave.ir.types import BOOL, F32, INDEX_SCALAR, Memory, Scalar, Vector
 from tilewave.layouts.fragments import WARPGROUP
+from tilewave.records import dataclass
 
 __all__ = [
     "Below",

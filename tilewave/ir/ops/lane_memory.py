@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -12,6 +11,7 @@ from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import GLOBAL, GLOBAL_OR_SHARED, ON_LANES, SHARED, are_axes, are_indices, places
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Memory, Scalar, Type, Vector, elementwise
 from tilewave.layouts.formulas import neighbours_last
+from tilewave.records import dataclass
 
 __all__ = [
     "Load",

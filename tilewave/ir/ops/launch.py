@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.ir.core import Axis, Block, Op, Value, Want
 from tilewave.ir.ops.arith import Abs, Arithmetic, Cast, Comparison, Const, Div, Elementwise, Logic, Neg, Not, Select
 from tilewave.ir.ops.control import Yield
 from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_BOTH, want_results, want_yields
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar, Type
+from tilewave.records import dataclass
 
 __all__ = [
     "Launch",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.ir.core import Op, Value, Want
 from tilewave.ir.rules import ON_LANES, parts_only, places
 from tilewave.ir.types import I64, INDEX_SCALAR, Mbarriers, Vector
+from tilewave.records import dataclass
 
 __all__ = [
     "Arrive",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.ir.core import Block, Op, Value, Want
 from tilewave.ir.ops.arith import Const, Elementwise
 from tilewave.ir.ops.control import Yield
@@ -20,6 +18,7 @@ from tilewave.ir.rules import (
     want_yields,
 )
 from tilewave.ir.types import INDEX_SCALAR, Memory, Tile, Type
+from tilewave.records import dataclass
 
 __all__ = [
     "Allocate",

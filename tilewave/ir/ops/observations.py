@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.ir.core import Op, Value, Want
 from tilewave.ir.rules import ON_TILES, are_indices
 from tilewave.ir.types import BOOL
+from tilewave.records import dataclass
 
 __all__ = [
     "Assert",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.ir.core import Op, Value, Want
 from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_BOTH, ON_LANES, parts_only
 from tilewave.ir.types import BOOL, Scalar, Vector
+from tilewave.records import dataclass
 
 __all__ = [
     "Agree",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.placements import is_in
 from tilewave.ir.rules import GLOBAL, ON_TILES, PACKED, are_axes, are_indices, places, same_axes, want_results
 from tilewave.ir.types import BOOL, INDEX, Accumulator, Extent, Memory, Tile, Type
+from tilewave.records import dataclass
 
 __all__ = [
     "Accumulate",

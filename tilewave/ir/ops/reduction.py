@@ -10,7 +10,6 @@ first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tilewave.ir.core import Axis, Op, Value, Want
@@ -18,6 +17,7 @@ from tilewave.ir.ops.arith import Add, And, Binary, Max, Min, Mul, Or
 from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_LANES, ON_TILES, are_axes
 from tilewave.ir.types import BOOL, DType, Scalar, Tile, Type, Vector
+from tilewave.records import dataclass
 
 __all__ = [
     "AllOf",

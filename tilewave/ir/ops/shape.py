@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.rules import ON_BOTH, ON_LANES, ON_TILES, are_axes, want_results
 from tilewave.ir.types import BOOL, Scalar, Tile, Vector, is_held
+from tilewave.records import dataclass
 
 __all__ = [
     "Broadcast",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.rules import GLOBAL, ON_BOTH, are_indices, places
 from tilewave.ir.types import I32, INDEX_SCALAR, Memory
+from tilewave.records import dataclass
 
 __all__ = [
     "PassTurn",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Pure
 from tilewave.ir.rules import GLOBAL, ON_BOTH, ON_TILES, are_indices, places, want_results
 from tilewave.ir.types import INDEX_SCALAR, Memory
+from tilewave.records import dataclass
 
 __all__ = [
     "RaggedTile",

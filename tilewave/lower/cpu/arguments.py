@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Value
@@ -13,6 +13,7 @@ from tilewave.ir.types import BOOL, INDEX_SCALAR, DType, Extent, Memory
 from tilewave.lower.cpu.memory import Place
 from tilewave.lower.elements import in_memory
 from tilewave.lower.llvm import LlvmFunction
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tilewave.ir import ops as ir
@@ -19,6 +18,7 @@ from tilewave.lower.cpu.target import CpuTarget
 from tilewave.lower.cpu.tile_ops import LOWERINGS
 from tilewave.lower.lines import Lines, LocatedFunction, first_line
 from tilewave.lower.llvm import LlvmFunction, Module
+from tilewave.records import dataclass
 
 LARGEST_REGISTER_TILE = 1024
 """The most elements of a tile in registers; larger tiles are in memory."""

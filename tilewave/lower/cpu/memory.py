@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from tilewave.ir.types import BOOL, DType, Memory
 from tilewave.lower.elements import in_memory, stored, suffix
 from tilewave.lower.llvm import LlvmFunction, Module, splat, vector
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

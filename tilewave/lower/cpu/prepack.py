@@ -9,7 +9,6 @@ together. Boundary panels are copied element by element.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tilewave.ir.ops import Prepack
 from tilewave.ir.types import DType
@@ -18,6 +17,7 @@ from tilewave.lower.cpu.target import CpuTarget
 from tilewave.lower.elements import in_memory, stored
 from tilewave.lower.llvm import LlvmFunction, Typed, vector
 from tilewave.lower.numbers import cast
+from tilewave.records import dataclass
 
 LONGEST_TRANSPOSED_BITS = 64
 """Groups up to this size are transposed in registers; longer ones are copied row by row."""

@@ -12,7 +12,7 @@ No pair crosses a row as long as rows have even length: rows of a power of two b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 
 from tilewave.ir.ops.reduction import COMBINED_BY, Reduce
@@ -20,6 +20,7 @@ from tilewave.ir.types import DType
 from tilewave.lower.elements import stored
 from tilewave.lower.llvm import LlvmFunction, vector
 from tilewave.lower.numbers import elementwise
+from tilewave.records import dataclass
 
 Combine = Callable[[str, str, int], str]
 """Combines two vectors of so many lanes into one."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 from tilewave.ir.types import DType, Tile
 from tilewave.lower.cpu.target import CpuTarget
 from tilewave.lower.elements import stored
 from tilewave.lower.llvm import LlvmFunction, Typed, vector
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tilewave.ir.types import DType, Memory, Tile
@@ -14,6 +13,7 @@ from tilewave.lower.cpu.target import CpuTarget
 from tilewave.lower.cpu.tile_uses import TileUses
 from tilewave.lower.elements import in_memory, stored
 from tilewave.lower.llvm import LlvmFunction
+from tilewave.records import dataclass
 
 ALIGNMENT = 64
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from tilewave.ir.types import Accumulator, DType
 from tilewave.lower.llvm import LlvmFunction
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.ops import Elementwise, Loop, Mma, Read, Scatter, Write, Yield
 from tilewave.ir.rewrite import blocks_in, walk
 from tilewave.ir.types import Tile
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

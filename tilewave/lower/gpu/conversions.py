@@ -6,7 +6,7 @@ Both are matrices over bits (`layouts/conversions.py`). Neighbours that stay tog
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.ir.ops import Rearrange, Shuffle
@@ -15,6 +15,7 @@ from tilewave.layouts.conversions import LaneExchange, Rearrangement, stays, tog
 from tilewave.lower.gpu.target import LaneTarget
 from tilewave.lower.gpu.values import BITS, WORD_BITS, Held, regrouped
 from tilewave.lower.llvm import LlvmFunction, vector
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

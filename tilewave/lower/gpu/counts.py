@@ -7,9 +7,8 @@ lowering counts in bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.lower.llvm import LlvmFunction
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.ir.types import BF16, F16, F32, DType
 from tilewave.lower.elements import literal, splat_constant
 from tilewave.lower.gpu.float8_pairs import narrow_pairs, widen_pairs
@@ -14,6 +12,7 @@ from tilewave.lower.gpu.target import Float8Pairs
 from tilewave.lower.llvm import LlvmFunction, vector
 from tilewave.lower.numbers import before_narrowing, is_narrow, widened
 from tilewave.lower.numbers import cast as plain_cast
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

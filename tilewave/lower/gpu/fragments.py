@@ -10,7 +10,7 @@ of these rows: lane % 8 of the blocks above for lanes below 16, and of those 8 r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product as combinations
 from math import prod
 
@@ -23,6 +23,7 @@ from tilewave.lower.gpu.asynchronous_target import AsynchronousTarget
 from tilewave.lower.gpu.numbers import OffsetNumber, number_of
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, regrouped
+from tilewave.records import dataclass
 
 BLOCK, PAIR = 8, 2
 """Rows and columns of a block, and the 16-bit elements of a register."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 
 from tilewave.ir import ops as ir
@@ -23,6 +22,7 @@ from tilewave.lower.gpu.turns import turn
 from tilewave.lower.gpu.values import cut
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument, Reach
 from tilewave.lower.llvm import LlvmFunction
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

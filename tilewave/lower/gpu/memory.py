@@ -11,7 +11,7 @@ Arrays of any strides (other than 1 along the last axis, negative ones, distance
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product as combinations
 from math import gcd, lcm, prod
 from typing import Protocol
@@ -27,6 +27,7 @@ from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, cut, held, join, regrouped
 from tilewave.lower.launch_arguments import LARGEST_WINDOW, Reach
 from tilewave.lower.llvm import LlvmFunction
+from tilewave.records import dataclass
 
 OUTSIDE = str(-(1 << 31))
 """A lane offset outside every window: windows are smaller than 2³¹ bytes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 from typing import Any
 
@@ -12,6 +12,7 @@ from tilewave.ir.core import Value
 from tilewave.lower.gpu.memory import bounds
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.llvm import LlvmFunction
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

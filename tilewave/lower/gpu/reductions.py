@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import numpy as np
@@ -19,6 +19,7 @@ from tilewave.lower.gpu.target import LaneTarget
 from tilewave.lower.gpu.values import BITS, WORD_BITS, Held, cut, join, natural_width, packed, plain, regrouped
 from tilewave.lower.llvm import LlvmFunction
 from tilewave.lower.numbers import elementwise
+from tilewave.records import dataclass
 
 EXTREMES = {"max": "maximum", "min": "minimum"}
 NAN = "0x7FF8000000000000"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import gcd, prod
 
 import numpy as np
@@ -33,6 +32,7 @@ from tilewave.lower.gpu.values import (
     splatted,
 )
 from tilewave.lower.llvm import LlvmFunction, Typed
+from tilewave.records import dataclass
 
 
 class Registers:

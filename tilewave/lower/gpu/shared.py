@@ -7,7 +7,7 @@ constant share one address and have the rest in the instruction's immediate.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from math import gcd, prod
 
@@ -24,6 +24,7 @@ from tilewave.lower.gpu.memory import Chunks
 from tilewave.lower.gpu.numbers import OffsetNumber, numbers_of
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, held, rearranged, regrouped
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

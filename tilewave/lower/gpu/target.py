@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from tilewave.lower.atomics import AtomicUnit
 from tilewave.lower.gpu.asynchronous_target import AsynchronousTarget
 from tilewave.lower.llvm import LlvmFunction, Module
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ elements outside are 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewave.ir.ops import Load, LoadUnaligned, Store, StoreUnaligned
@@ -24,6 +23,7 @@ from tilewave.lower.gpu.memory import RAW, Chunks, GlobalAccess, GlobalPlace, bo
 from tilewave.lower.gpu.pointers import Pointers
 from tilewave.lower.gpu.values import Held, cut, regrouped
 from tilewave.lower.llvm import LlvmFunction
+from tilewave.records import dataclass
 
 BLOCK_BYTES = 16
 WORD_BYTES = 4

@@ -7,7 +7,6 @@ since loads, stores and matrix instructions move words; arithmetic unpacks them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from tilewave.ir.types import INDEX, DType
 from tilewave.lower.elements import stored
 from tilewave.lower.llvm import LlvmFunction, splat, vector
+from tilewave.records import dataclass
 
 Array = np.ndarray[Any, Any]
 WORD_BITS = 32

@@ -16,7 +16,7 @@ stays as it is, and the hardware assigns the next tile to the next free SM.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilewave.analysis.ranges import divisor_of, last_workgroups
@@ -32,6 +32,7 @@ from tilewave.ir.rewrite import names, substitute_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Scalar
 from tilewave.mapping import even_rounds, folded
 from tilewave.mapping.grid import Deal, OpenDeal, OpenGrid
+from tilewave.records import dataclass
 
 OWN_LOOP = RemarkKind(
     "another loop encloses the K loop, so the kernel is not made persistent: {tiles} workgroups are launched, and "

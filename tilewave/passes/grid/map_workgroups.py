@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from tilewave.errors import TraceError, here
@@ -12,6 +11,7 @@ from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import TileOf, Workgroup
 from tilewave.ir.rewrite import names, rename, replace_values, rewrite, walk
 from tilewave.mapping import Grid, OpenGrid
+from tilewave.records import dataclass
 
 
 class TileOrder(Protocol):

@@ -10,7 +10,7 @@ many that two workgroups fit, and those of the producer warp go to the consumer 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.errors import ConstraintError
@@ -21,6 +21,7 @@ from tilewave.ir.placements import elements, is_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, dims
 from tilewave.machine.chips import Chip
+from tilewave.records import dataclass
 
 REMEDY = "use smaller tiles, smaller steps, or fewer stages"
 TWO = 2

@@ -18,14 +18,13 @@ chooses between the two.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.analysis.shared_tiles import TileProgram
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Loop
 from tilewave.ir.remarks import Left
 from tilewave.ir.rewrite import walk
 from tilewave.machine.tuning import SplitTuning
+from tilewave.records import dataclass
 from tilewave.transform.scattered_split_k import ScatteredSplits, slices_of
 from tilewave.transform.split_k import SplitKBuilder
 

@@ -19,8 +19,6 @@ most neighbours then still need the same operands. The last part may run past th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.analysis.shared_tiles import TileProgram, hands_over
 from tilewave.analysis.splits import splits_that_pay
 from tilewave.ir.core import BATCH_INVARIANT, Kernel
@@ -30,6 +28,7 @@ from tilewave.ir.remarks import Left, RemarkKind, want
 from tilewave.ir.rewrite import walk
 from tilewave.ir.stream_k import equal_splits, stream_k_workgroups
 from tilewave.machine.tuning import SplitTuning
+from tilewave.records import dataclass
 from tilewave.transform.scattered_split_k import ScatteredSplits, slices_of
 from tilewave.transform.stream_k import EqualParts, SingleTiles, StepRanges, StreamKBuilder, TileWaves
 

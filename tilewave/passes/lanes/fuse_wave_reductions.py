@@ -20,7 +20,7 @@ stays, but its terms are rounded differently. Squares of values cast from a narr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, pairwise
 from math import inf, prod
 from typing import Protocol
@@ -57,6 +57,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import Scalar, Vector
+from tilewave.records import dataclass
 
 OTHERWISE = made(Sub, made(Const, 1), "trips")
 FAR = made(Sub, "x", made(Broadcast, "base").named("shift")).named("far")

@@ -20,7 +20,7 @@ where steps are as long as their tiles. With static sizes, `predicate_edges` fin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.analysis.accesses import Access, sizes
 from tilewave.analysis.affine import Affine, Sums
@@ -50,6 +50,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Extent, Scalar
+from tilewave.records import dataclass
 from tilewave.transform.loop_schedule import LoopSchedule, Steps
 
 AROUND = (Loop, While, Role)

@@ -12,7 +12,7 @@ lanes hold in no order that can be combined is written to shared memory whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from math import prod
 
@@ -25,6 +25,7 @@ from tilewave.ir.ops.reduction import reduced
 from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.layouts.reductions import Mover, covers, movers, run_of_wave
+from tilewave.records import dataclass
 
 
 def reduce_across_waves(kernel: Kernel) -> Kernel:

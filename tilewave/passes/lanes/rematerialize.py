@@ -13,13 +13,14 @@ lower occupancy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.analysis.register_pressure import MOST_HELD_BYTES, held_bytes
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Barrier, Broadcast, Elementwise, Load, OpaqueCopy
 from tilewave.ir.rewrite import names, rewrite_blocks, substitute
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.analysis.register_pressure import held_bytes
 from tilewave.ir.build import Builder
@@ -27,6 +27,7 @@ from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import map_blocks, names, rewrite_blocks, substitute, walk, with_ops
 from tilewave.ir.types import Vector
+from tilewave.records import dataclass
 from tilewave.transform.slices import Slices, slice_begin
 
 MOST_WHOLE_BYTES = 128

@@ -20,7 +20,7 @@ store(%y, %c, …)                                   store(%y_part, %c, …)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from tilewave.analysis.register_pressure import MOST_HELD_BYTES, held_bytes, loaded_bytes
@@ -31,6 +31,7 @@ from tilewave.ir.ops import Load, Matrix, OpaqueCopy, Reduction, Store, WgmmaSha
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import names, rewrite, rewrite_blocks, walk
 from tilewave.ir.types import Vector
+from tilewave.records import dataclass
 from tilewave.transform.slices import Slices, slice_begin
 
 MOST_EARLY_BYTES = 96
@@ -86,8 +87,10 @@ class _Slicing:
         """Return a store in slices along the first axis that has several, if its values take too many registers."""
         shape = op.x.type.shape
         axis = next((i for i, n in enumerate(shape[:-1]) if n > 1), None)
+        if axis is None or op.own or not is_in(op.memory, "global"):
+            return [op]
         own = {v: self.defs[v] for v in self.made_for(op) if isinstance(v.type, Vector)}
-        if axis is None or op.own or not is_in(op.memory, "global") or self.needed_bytes(own) <= self.most_bytes:
+        if self.needed_bytes(own) <= self.most_bytes:
             return [op]
         out = self.builder
         out.locate = lambda: op.loc

@@ -21,7 +21,7 @@ and where it is one of two, select(%is_last, %left, %height), both quotients are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 from tilewave.analysis.ranges import ranges_of
@@ -48,6 +48,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import names, rewrite_block
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
+from tilewave.records import dataclass
 
 UNKNOWN_DIVISOR = RemarkKind(
     "the order of tiles divides by a number that is not one of a few known ones, and the division stalls all waves",

@@ -9,7 +9,7 @@ The matrix instruction reads its operands from shared memory, whichever lane loa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.loads import is_crossed, lane_block, memory_order, widest_chunk
@@ -19,6 +19,7 @@ from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.uses import uses_through
+from tilewave.records import dataclass
 
 USED_BESIDE = RemarkKind(
     "this tile of {memory} is also used outside shared memory, so each wave loads its own part",

@@ -13,7 +13,7 @@ A tile is converted directly after its definition, so that a loop which needs it
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.conversions import stays_in_waves
@@ -28,6 +28,7 @@ from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, subs
 from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.machine.banks import Ports, ports
 from tilewave.machine.chips import Chip
+from tilewave.records import dataclass
 
 MOST_ROUNDS = 100
 """Far more rounds of conversion than any kernel needs."""

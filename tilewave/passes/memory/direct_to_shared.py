@@ -13,7 +13,7 @@ of a tile. A block copies all its staged tiles directly, or none: a tile that is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.positions import BlockScalars
@@ -25,6 +25,7 @@ from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import rewrite_blocks, walk
 from tilewave.ir.types import Memory, Padded, Swizzled, SwizzledByBits, dims
 from tilewave.machine.chips import Chip
+from tilewave.records import dataclass
 
 COMPUTED = RemarkKind(
     "this operand is computed after it is loaded, so tiles go through registers to shared memory",

@@ -9,9 +9,10 @@ load of a wave would touch as many memory sectors as eight coalesced ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.ir.core import Kernel
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

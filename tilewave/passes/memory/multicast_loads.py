@@ -13,7 +13,7 @@ workgroups: they load one operand in quarters, or, as two rows of two, both oper
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 from math import prod
 
@@ -30,6 +30,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, dims
 from tilewave.machine.chips import Chip, Tma
 from tilewave.machine.tuning import LoadTuning
+from tilewave.records import dataclass
 from tilewave.transform.multicast import Clusters, Multicast
 
 FOUR = 4

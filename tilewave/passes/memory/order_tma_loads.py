@@ -11,13 +11,14 @@ which is the order in which most kernels are written. `LoadTuning.least_other` h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.analysis.l2_residency import NOTHING_STREAMED, Streamed
 from tilewave.ir.core import Block, Kernel, Op
 from tilewave.ir.ops import TmaCopy, TmaLoadMulticast
 from tilewave.ir.rewrite import rewrite_blocks, with_ops
 from tilewave.machine.tuning import LoadTuning
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

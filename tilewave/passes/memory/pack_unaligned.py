@@ -14,7 +14,7 @@ tiles, unless a call is given what `prepack` made. Rows of dynamic length are ch
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.analysis.packing import across_depth, left_in_place, single_columns, unaligned_rows
 from tilewave.ir.core import Kernel, Value
@@ -25,6 +25,7 @@ from tilewave.ir.rewrite import rename_block, walk
 from tilewave.ir.types import Columns, Memory, Padded
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import ALONG_DEPTH
+from tilewave.records import dataclass
 
 REPACKED = RemarkKind(
     "the row stride of {memory} is {bytes} bytes, and TMA needs a multiple of {grain}, so each launch first makes a "

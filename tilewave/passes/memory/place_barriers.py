@@ -24,7 +24,7 @@ taken; this pass takes the cheapest choice that covers all sets, where a gap cos
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from math import prod
 
@@ -61,6 +61,7 @@ from tilewave.ir.overlays import lower_memories
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import map_blocks, walk
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
+from tilewave.records import dataclass
 
 MANY_ROUNDS = 16
 """The assumed trip count of a loop where it is not known."""
@@ -278,4 +279,7 @@ def _total(gaps: Gaps, costs: Sequence[Cost]) -> tuple[int, ...]:
 
 
 def _bits(gaps: Gaps) -> Iterator[int]:
-    return (gap for gap in range(gaps.bit_length()) if gaps >> gap & 1)
+    while gaps:
+        last = gaps & -gaps
+        yield last.bit_length() - 1
+        gaps ^= last

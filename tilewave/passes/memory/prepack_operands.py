@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import lcm
 
 import numpy as np
@@ -31,6 +31,7 @@ from tilewave.ir.ops import Cast, FloorDiv, Loop, Mma, Mul, Prepack, Read, ReadP
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import names, rewrite, rewrite_block, substitute, uses, walk
 from tilewave.ir.types import BOOL, DTYPES, FLOAT8, DType, Extent, Memory, Scalar, Tile, known_at_most
+from tilewave.records import dataclass
 
 NO_LOOP = RemarkKind(
     "this product is not in a K loop, so its operands are not packed",

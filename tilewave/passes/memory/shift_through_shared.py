@@ -11,7 +11,7 @@ one tile with no other between them write it once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder
@@ -20,6 +20,7 @@ from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, Const, Read, Shift, Write
 from tilewave.ir.rewrite import blocks_in, names, rewrite, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory, Tile, Type
+from tilewave.records import dataclass
 
 Way = tuple[Type, int]
 """The type of the tile that is shifted, and the axis."""

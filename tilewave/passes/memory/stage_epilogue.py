@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.bounded_rows import bounded_tile
@@ -46,6 +46,7 @@ from tilewave.layouts.formulas import Layout
 from tilewave.layouts.fragments import NEIGHBOURS
 from tilewave.machine.chips import Chip, Tma
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS, MANY_SUMS, NAMED
+from tilewave.records import dataclass
 
 ACROSS_ROWS = RemarkKind(
     "{memory} is written transposed, and only what is along its rows is staged, so lanes store what they hold",

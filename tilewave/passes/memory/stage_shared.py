@@ -12,7 +12,7 @@ write and when they read: `bank_table` shows the cost of each placement.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.instructions import fragment_of, instruction_of
@@ -40,6 +40,7 @@ from tilewave.layouts.fragments import Fragment
 from tilewave.machine.banks import ports
 from tilewave.machine.chips import Chip, TransposingRead
 from tilewave.machine.matrix import NAMED, GroupInstruction
+from tilewave.records import dataclass
 
 SPREADS = ("rows", "columns")
 

@@ -10,7 +10,7 @@ that are staged as an operand of another are stored by lanes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
@@ -26,6 +26,7 @@ from tilewave.ir.remarks import Left, RemarkKind, want
 from tilewave.ir.rewrite import blocks_in, names, rewrite, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory, dims
 from tilewave.machine.chips import Chip, Tma
+from tilewave.records import dataclass
 
 ACROSS_ROWS = RemarkKind(
     "{memory} is read transposed, and TMA loads along its rows, so lanes load all tiles",

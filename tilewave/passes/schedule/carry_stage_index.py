@@ -16,7 +16,7 @@ loop is unchanged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilewave.analysis.ranges import Ranges, ranges_of
 from tilewave.ir.build import Builder, Number
@@ -24,6 +24,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Add, FloorDiv, Loop, Mod, Sub, WaitMbarrier, Yield
 from tilewave.ir.rewrite import names, rewrite, substitute
 from tilewave.ir.types import INDEX_SCALAR
+from tilewave.records import dataclass
 
 
 def carry_stage_index(kernel: Kernel) -> Kernel:

@@ -18,7 +18,7 @@ written: the next operand is computed after that product ends. No product is in 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.analysis.program_slices import following, taken_by
 from tilewave.analysis.residues import Residues
@@ -40,6 +40,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import names, replace_values, rewrite, substitute, walk
 from tilewave.ir.types import F32, INDEX, Vector
+from tilewave.records import dataclass
 from tilewave.transform.loop_schedule import LoopSchedule, Steps
 
 

@@ -18,7 +18,7 @@ previous one has ended, whichever that is (`analysis/l2_residency.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.analysis.l2_residency import NOTHING_STREAMED, Streamed
 from tilewave.analysis.multicast import MulticastPeers
@@ -29,6 +29,7 @@ from tilewave.ir.ops import LaunchDependents, Loop, Role, TmaLoad, WaitPriorLaun
 from tilewave.ir.remarks import Left
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

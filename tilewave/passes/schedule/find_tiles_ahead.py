@@ -25,7 +25,7 @@ handed over; what follows from the number of the turn alone is computed where it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilewave.ir.build import Builder, Number
@@ -51,6 +51,7 @@ from tilewave.ir.placements import is_in, size_bytes
 from tilewave.ir.rewrite import made_in, names, rename, walk, with_ops
 from tilewave.ir.types import I32, I64, INDEX_SCALAR, Mbarriers, Memory, Scalar, Vector
 from tilewave.machine.chips import Chip
+from tilewave.records import dataclass
 
 SLOTS = 2
 """The tiles that the search is ahead."""

@@ -14,7 +14,7 @@ Tiles that are copied past the registers need two stages at least, of which one 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.stages_in_flight import StageRoom
@@ -26,6 +26,7 @@ from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.types import Tile
 from tilewave.machine.chips import Chip
+from tilewave.records import dataclass
 
 LEAST_STAGES = 2
 

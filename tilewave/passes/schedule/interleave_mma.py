@@ -14,7 +14,6 @@ a step ahead if two steps' fit. A loop of another form is unchanged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tilewave.analysis.mma_step import MmaStep, hands_shared_over
@@ -25,6 +24,7 @@ from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import names, replace_values, rewrite, uses
 from tilewave.machine.chips import MatrixUnits
+from tilewave.records import dataclass
 from tilewave.transform.mma_alone import ReadAhead, ReadAtOnce, StepAhead
 from tilewave.transform.mma_in_turns import CopiesInTurns, LoadsInTurns, StepsInTurns
 

@@ -20,7 +20,7 @@ which needs all stages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.ranges import ranges_of
@@ -38,6 +38,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import map_blocks, names, rewrite_block, walk
 from tilewave.ir.types import INDEX_SCALAR
+from tilewave.records import dataclass
 
 LEAST_STAGES = 3
 """One stage is multiplied, one is released as the next product begins, and one is filled meanwhile."""

@@ -21,7 +21,7 @@ is only rounded and stored is unchanged. Loads of the epilogue, of a bias say, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import cast
 
@@ -44,6 +44,7 @@ from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import RemarkKind
 from tilewave.ir.rewrite import map_blocks, names, renamed, rewrite_outermost, substitute_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Mbarriers, Scalar, Vector
+from tilewave.records import dataclass
 
 GROUPS = 2
 REGISTER_BYTES = 4

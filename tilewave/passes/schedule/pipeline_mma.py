@@ -26,7 +26,7 @@ memory is stored at the end of its own step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -52,6 +52,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.remarks import RemarkKind
 from tilewave.ir.rewrite import names, renamed, replace_values, rewrite, substitute, walk
 from tilewave.ir.types import INDEX, Vector
+from tilewave.records import dataclass
 from tilewave.transform.loop_schedule import LoopSchedule, Steps
 
 REGISTER_BITS = 32

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.stages_in_flight import StageRoom
@@ -60,6 +60,7 @@ from tilewave.ir.placements import is_in, size_bytes
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import map_blocks, names, rewrite, rewrite_block, uses, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
+from tilewave.records import dataclass
 from tilewave.transform.loop_schedule import LoopSchedule, Steps
 
 Span = tuple[int, int]

@@ -18,7 +18,7 @@ in which the producer takes no part.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -58,6 +58,7 @@ from tilewave.ir.rewrite import blocks_in, names, renamed, rewrite_block, rewrit
 from tilewave.ir.types import INDEX_SCALAR, Mbarriers, Memory, Scalar
 from tilewave.machine.chips import Chip
 from tilewave.machine.tuning import PipelineTuning
+from tilewave.records import dataclass
 
 MBARRIER_BYTES = 8
 TILE_ALIGNMENT = 1 << 10

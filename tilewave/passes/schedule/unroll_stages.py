@@ -13,7 +13,7 @@ trip count is known at the launch only, each step after the unrolled loop is pre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.ranges import Ranges, ranges_of
@@ -23,6 +23,7 @@ from tilewave.ir.ops import Add, Const, CopyAsyncChunks, Loop, Mod
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import names, replace_values, rewrite
 from tilewave.ir.types import INDEX_SCALAR
+from tilewave.records import dataclass
 from tilewave.transform.loop_schedule import LoopSchedule, Steps
 
 MANY_SLOTS = RemarkKind(

@@ -33,7 +33,7 @@ the maximum stays. x · 1 is x, so results are bit-identical, and a lane has 64 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.program_slices import following, taken_by
@@ -65,6 +65,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import made_in, names, rename, rewrite, uses, walk
 from tilewave.ir.types import BOOL, F32, INDEX, INDEX_SCALAR, Scalar, Vector
+from tilewave.records import dataclass
 
 LARGEST_SUM = 32768.0
 """The limit of a lane's partial row sum: half of what f16, the smallest operand dtype, can represent."""

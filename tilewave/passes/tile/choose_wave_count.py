@@ -12,7 +12,7 @@ workgroups with a row for each wave fewer are resident.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.loads import memory_order
@@ -23,6 +23,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
 from tilewave.machine.chips import Chip
 from tilewave.machine.tuning import RowTuning
+from tilewave.records import dataclass
 
 
 @dataclass(frozen=True)

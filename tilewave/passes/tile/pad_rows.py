@@ -14,7 +14,7 @@ their lengths, because the elements past their end belong to other tiles.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.axes import Axes, Label, own_leaves
@@ -40,6 +40,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.ops.reduction import padding
 from tilewave.ir.rewrite import Rewriter, names, walk
 from tilewave.ir.types import Extent, Tile, Type
+from tilewave.records import dataclass
 
 PART_BYTES, MOST_PARTS = 2048, 16
 """Bytes of a row for a wave of 32 lanes, in four chunks of 16 bytes a lane, and the most waves that share a row."""

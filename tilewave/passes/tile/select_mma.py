@@ -6,7 +6,7 @@ Where tiles, waves and instructions do not divide each other, `pad_mma` pads the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import NoReturn
 
@@ -27,6 +27,7 @@ from tilewave.machine.matrix import (
     spelled,
     up_to_multiple,
 )
+from tilewave.records import dataclass
 
 SIDES = ("rows", "columns")
 

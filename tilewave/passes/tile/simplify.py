@@ -8,7 +8,7 @@ w % 48, where there are 48 of them   →  w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from tilewave.analysis.ranges import ANY, Range, at_launch, range_of, workgroup_range
@@ -36,6 +36,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import map_blocks, substitute, with_ops
 from tilewave.ir.types import BOOL, Scalar
+from tilewave.records import dataclass
 
 
 def simplify(kernel: Kernel) -> Kernel:

@@ -16,7 +16,7 @@ the first stream by; elsewhere rows are, as in memory. Blocks wholly outside the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewave.analysis.axes import Axes, Label, own_leaves
 from tilewave.analysis.positions import BlockScalars
@@ -45,6 +45,7 @@ from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import map_blocks, names, rename, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Extent, Tile, known_at_most
 from tilewave.machine.matrix import largest_divisor
+from tilewave.records import dataclass
 
 MOVES: tuple[type[Op], ...] = (Read, Write, Gather, Scatter)
 CUT_HERE: tuple[type[Op], ...] = (*MOVES, Iota, Loop, While, Yield)

@@ -20,7 +20,7 @@ cache; meanwhile the next rows can be prefetched (`ahead`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from math import prod
 
@@ -55,6 +55,7 @@ from tilewave.ir.ops.reduction import COMBINED_BY, identity, reduced
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import map_blocks, names, rename, walk
 from tilewave.ir.types import INDEX_SCALAR, Extent, Memory, Tile, Type
+from tilewave.records import dataclass
 
 WALKED: tuple[type[Op], ...] = (Elementwise, Const, Iota, Broadcast, Permute, Read, Write, Reduce, Shift)
 """Ops that this pass computes part by part."""

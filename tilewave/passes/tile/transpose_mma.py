@@ -25,7 +25,7 @@ where rows of the accumulator stay the K of the product, which other waves then 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.bounded_rows import bounded_use
@@ -39,6 +39,7 @@ from tilewave.ir.rewrite import names, rewrite, substitute_block, walk
 from tilewave.ir.types import Tile
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS, instructions_for
+from tilewave.records import dataclass
 
 ONE_WAVE = (1, 1)
 

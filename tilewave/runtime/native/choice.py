@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tilewave.errors import TilewaveError
 from tilewave.ir.host_program import HostProgram, Number, Recorder, remainder, smaller
+from tilewave.records import dataclass
 from tilewave.runtime.native.engine import engine
 from tilewave.runtime.native.records import NativeRecord, in_memory, words
 

@@ -1,0 +1,171 @@
+"""`dataclass`, whose methods are made at their first use: for most classes of a process, never.
+
+The standard library compiles six methods of a frozen dataclass when it is declared, which was more than half of the
+time of importing this package. Here they are closures, except `__init__`, compiled when the class is first called.
+Fields, `replace`, comparison, hash, text and errors are as the standard library's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, FrozenInstanceError
+from operator import attrgetter
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Any, TypeVar
+
+C = TypeVar("C", bound=type)
+Fields = tuple["Field[Any]", ...]
+
+FIELDS, PARAMS = "__dataclass_fields__", "__dataclass_params__"
+PLAIN = {"init": False, "repr": False, "eq": False}
+"""Parameters of a dataclass for which the standard library compiles nothing."""
+
+
+class _Factory:
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+FACTORY = _Factory()
+"""The default of a parameter whose field has a default factory."""
+
+
+class _Init:
+    """`__init__` of a class until its first use, which compiles it and puts it in this place."""
+
+    def __init__(self, of: type) -> None:
+        self.of = of
+
+    def __get__(self, instance: object, owner: type) -> Callable[..., None]:
+        made = _compiled_init(self.of)
+        if self.of.__dict__.get("__init__") is self:
+            self.of.__init__ = made
+        return made.__get__(instance, owner) if instance is not None else made  # type: ignore[no-any-return]
+
+
+def _compiled_init(of: type) -> Any:
+    fields = [f for f in dataclasses.fields(of) if f.init or f.default_factory is not MISSING]
+    given = [f for f in fields if f.init]
+    named = [f for f in given if f.kw_only]
+    parameters = ["self", *(_parameter(f) for f in given if not f.kw_only)]
+    parameters += ["*", *(_parameter(f) for f in named)] if named else []
+    body = [f"_set(self, {f.name!r}, {_value(f)})" for f in fields]
+    if hasattr(of, "__post_init__"):
+        body.append("self.__post_init__()")
+    text = f"def __init__({', '.join(parameters)}):\n " + "\n ".join(body or ["pass"])
+    names = {f"_default_{f.name}": f.default for f in fields} | {f"_make_{f.name}": f.default_factory for f in fields}
+    inner = "\n ".join(f"def make({', '.join(['_set', '_FACTORY', *names])}):\n{text}\nreturn __init__".splitlines())
+    made: dict[str, Any] = {}
+    exec(inner, vars(sys.modules[of.__module__]), made)
+    init = made["make"](object.__setattr__, FACTORY, **names)
+    init.__qualname__ = f"{of.__qualname__}.__init__"
+    init.__annotations__ = {f.name: f.type for f in given} | {"return": None}
+    return init
+
+
+def _parameter(f: Field[Any]) -> str:
+    if f.default is not MISSING:
+        return f"{f.name}=_default_{f.name}"
+    return f.name if f.default_factory is MISSING else f"{f.name}=_FACTORY"
+
+
+def _value(f: Field[Any]) -> str:
+    if f.default_factory is MISSING:
+        return f.name
+    return f"_make_{f.name}() if {f.name} is _FACTORY else {f.name}" if f.init else f"_make_{f.name}()"
+
+
+def _refuse_set(self: object, name: str, value: object) -> None:
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_delete(self: object, name: str) -> None:
+    raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _values(fields: Iterable[Field[Any]]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what gives the values of these fields of an object as a tuple."""
+    match [f.name for f in fields]:
+        case []:
+            return lambda record: ()
+        case [name]:
+            return lambda record: (getattr(record, name),)
+        case names:
+            return attrgetter(*names)
+
+
+def _comparison(fields: Fields) -> Callable[[Any, Any], Any]:
+    values = _values(f for f in fields if f.compare)
+
+    def __eq__(self: Any, other: Any) -> Any:
+        return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    return __eq__
+
+
+def _hash(fields: Fields) -> Callable[[Any], int]:
+    values = _values(f for f in fields if (f.compare if f.hash is None else f.hash))
+    return lambda self: hash(values(self))
+
+
+def _text(fields: Fields) -> Callable[[Any], str]:
+    shown = [f.name for f in fields if f.repr]
+
+    @recursive_repr()
+    def __repr__(self: Any) -> str:
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+    return __repr__
+
+
+def _own_fields(cls: type, kw_only: bool) -> dict[str, Field[Any]]:
+    """Return the fields that a class itself declares; its attributes become their defaults."""
+    declared = inspect.get_annotations(cls)
+    given = {name: cls.__dict__[name] for name in declared if name in cls.__dict__}
+    shell = type(cls.__name__, (), {"__module__": cls.__module__, "__annotations__": declared, "__doc__": "", **given})
+    fields: dict[str, Field[Any]] = getattr(dataclasses.dataclass(kw_only=kw_only, **PLAIN)(shell), FIELDS)
+    for name in given:
+        if name in shell.__dict__:
+            setattr(cls, name, shell.__dict__[name])
+        else:
+            delattr(cls, name)
+    return fields
+
+
+@dataclasses.dataclass(frozen=True)
+class _Frozen:
+    """A frozen dataclass, for the parameters that the standard library finds in subclasses of its own."""
+
+
+def _frozen(cls: C, eq: bool = True, kw_only: bool = False) -> C:
+    inherited = [vars(base)[FIELDS] for base in reversed(cls.__mro__[1:]) if FIELDS in vars(base)]
+    known: dict[str, Field[Any]] = {}
+    for of_class in (*inherited, _own_fields(cls, kw_only)):
+        known |= of_class
+    setattr(cls, FIELDS, known)
+    setattr(cls, PARAMS, getattr(_Frozen, PARAMS))
+    fields = dataclasses.fields(cls)
+    methods: dict[str, Any] = {"__setattr__": _refuse_set, "__delattr__": _refuse_delete, "__repr__": _text(fields)}
+    methods |= {"__init__": _Init(cls), "__match_args__": tuple(f.name for f in fields if f.init and not f.kw_only)}
+    if eq:
+        hashed = cls.__dict__.get("__hash__") is not None
+        methods |= {"__eq__": _comparison(fields)} | ({} if hashed else {"__hash__": _hash(fields)})
+    for name, made in methods.items():
+        if name == "__hash__" or name not in cls.__dict__:
+            setattr(cls, name, made)
+    return cls
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(cls=None, *, frozen=False, **parameters):
+        """Make a class a dataclass, as the standard library's `dataclass` does."""
+        ours = frozen and parameters.keys() <= {"eq", "kw_only"}
+        make = _frozen if ours else dataclasses.dataclass
+        given = parameters if ours else {"frozen": frozen, **parameters}
+        return make(cls, **given) if cls is not None else lambda made: make(made, **given)
