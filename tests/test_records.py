@@ -154,7 +154,10 @@ def test_a_record_is_pickled_and_copied():
 
 def test_methods_are_made_at_their_first_use():
     declared(records.dataclass)
-    script = "from tilewave.ir.remarks import Remark; from tilewave.compiled import Compiled; print(*(type(c.__dict__['__init__']).__name__ for c in (Remark, Compiled)))"
+    script = (
+        "from tilewave.ir.remarks import Remark; from tilewave.compiled import Compiled; "
+        "print(*(type(c.__dict__['__init__']).__name__ for c in (Remark, Compiled)))"
+    )
     said = subprocess.check_output([sys.executable, "-c", script], text=True, cwd=Path(__file__).parents[1])
     assert said.split() == ["_Init", "_Init"]
 
