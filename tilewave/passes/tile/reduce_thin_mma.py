@@ -12,7 +12,8 @@
 
 Such a product takes one multiplication for each element that is loaded, so it is as fast as memory, and lanes that load
 rows need neither shared memory nor barriers. Each lane adds up its own terms, and lanes meet once, after the loop. Only
-loops that add up one product are taken; a product whose instruction is named keeps it.
+loops that add up one product are taken; a product whose instruction is named keeps it. Where a kernel has other
+products, a matrix unit computes all of them: one may be an operand of the next, in the layout of its instruction.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewave.analysis.tile_programs import adds_thin_product
+from tilewave.analysis.tile_programs import adds_thin_product, needs_matrix_unit
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Add, Broadcast, Loop, Mma, Mul, Reduce
@@ -30,6 +31,8 @@ from tilewave.ir.types import Tile
 
 def reduce_thin_mma(kernel: Kernel) -> Kernel:
     builder = Builder(names(kernel))
+    if needs_matrix_unit(kernel):
+        return kernel
 
     def reduce(op: Op) -> Sequence[Op] | None:
         return _reduced(op, builder) if isinstance(op, Loop) and not kernel.matrix and adds_thin_product(op) else None
