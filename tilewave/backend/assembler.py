@@ -14,8 +14,8 @@ from tilewave.children import ChildFailed, run_child
 from tilewave.errors import TargetError, here
 
 # Isolated from the user's variables, directories and start-up files, which may print or shadow; the paths it needs
-# besides the standard library (_NEEDS) follow as arguments.
-_START = "import sys; sys.path += sys.argv[1:]; import llvm_child; llvm_child.main()"
+# besides the standard library (_NEEDS) follow as arguments. It ends before garbage is worth collecting.
+_START = "import gc, sys; gc.disable(); sys.path += sys.argv[1:]; import llvm_child; llvm_child.main()"
 _NEEDS = [str(Path(llvmlite.__file__).parents[1]), str(Path(__file__).parent)]
 OUR_FAULT = "this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report"
 NO_PYTHON = "set sys.executable to the path of a Python interpreter: tilewave runs LLVM in a separate process"

@@ -126,7 +126,7 @@ def renamed(block: Block, name: Callable[[Value], Value]) -> Block:
 
 def substitute(op: Op, new: Mapping[Value, Value]) -> Op:
     """Return `op` with its operands, and those inside its regions, replaced."""
-    if not op.blocks and not any(v in new for v in op.operands):
+    if not op.blocks and new.keys().isdisjoint(op.operands):
         return op
     return _with_parts(op, new, lambda inner: substitute_block(inner, new))
 

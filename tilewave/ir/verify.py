@@ -5,10 +5,11 @@ Each op declares its operands, results and memories (`core.Op`); the verifier ch
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NoReturn
 
 from tilewave.errors import NOWHERE, Loc, TilewaveError
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Block, Kernel, Op, Value, Want
 from tilewave.ir.launch import open_sizes
 from tilewave.ir.ops import Launch, Loop, Yield
 from tilewave.ir.rewrite import named_values, walk
@@ -97,7 +98,11 @@ class _Verifier:
                 _fail(op, f"{v} is in flight, and must be waited for first")
         kept = op.__dict__
         if kept.get(SOUND) != self.members_and_lanes:  # cached: most passes keep most ops, and ops are immutable
-            _check(op, *self.members_and_lanes)
+            want = partial(_want, op)
+            if SOUND not in kept:
+                _check(op, want)
+            op.check_cluster(self.members_and_lanes[0], want)
+            op.check_wave(self.members_and_lanes[1], want)
             kept[SOUND] = self.members_and_lanes
         if op.blocks:
             self.regions(op)
@@ -121,18 +126,12 @@ class _Verifier:
         self.visible[v.name] = v
 
 
-def _check(op: Op, members: int, lanes: int) -> None:
-    """Verify an op by itself, in a cluster of `members` workgroups and waves of `lanes` lanes."""
-
-    def want(holds: bool, why: str) -> None:
-        _want(op, holds, why)
-
+def _check(op: Op, want: Want) -> None:
+    """Verify an op by itself, whatever its cluster and its waves."""
     check_splits(op, want)
     op.check(want)
     check_places(op, want)
     check_axes(op, want)
-    op.check_cluster(members, want)
-    op.check_wave(lanes, want)
 
 
 def _under_way_from_step_to_step(op: Op) -> list[tuple[Value, Value, Value]]:

@@ -87,22 +87,16 @@ class _Simplifier:
                 continue
             if key is not None:
                 known.seen[key] = found.results
-            self.learn(found, known)
+            known.makers.update(dict.fromkeys(found.results, found))
             ops.append(found)
         return with_ops(block, ops)
 
-    def learn(self, op: Op, known: _Known) -> None:
-        for v in op.results:
-            known.makers[v] = op
-        if _is_integer(op):
-            known.ranges[op.result] = self.range(op, known)
-
     def fixed(self, op: Op, known: _Known) -> Op:
-        """Return a constant, where an integer can have one value only."""
-        if isinstance(op, Const) or not _is_integer(op):
+        """Return a constant, where an integer can have one value only; its range is known from here on."""
+        if not _is_integer(op):
             return op
-        low, high = self.range(op, known)
-        return _const(op, low) if low == high else op
+        low, high = known.ranges[op.result] = self.range(op, known)
+        return _const(op, low) if low == high and not isinstance(op, Const) else op
 
     def range(self, op: Op, known: _Known) -> Range:
         return self.workgroup if isinstance(op, Workgroup) else range_of(op, known.range)
