@@ -33,7 +33,7 @@ from tilewave.errors import TilewaveError
 from tilewave.ir import ops
 from tilewave.ir.core import part_names
 from tilewave.ir.types import DType
-from tilewave.lang.constraints import MMAType
+from tilewave.lang.mma_types import MMAType
 from tilewave.pipeline import lists, tile_level
 
 ROOT = Path(__file__).parents[1]

@@ -40,7 +40,6 @@ from tilewave.lang.constraints import DeviceConstraint as DeviceConstraint
 from tilewave.lang.constraints import GridConstraint as GridConstraint
 from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
 from tilewave.lang.constraints import IteratorBindings as IteratorBindings
-from tilewave.lang.constraints import MMAType as MMAType
 from tilewave.lang.constraints import Ragged as Ragged
 from tilewave.lang.constraints import ReorderingConstraint as ReorderingConstraint
 from tilewave.lang.constraints import SplitConstraint as SplitConstraint
@@ -59,6 +58,7 @@ from tilewave.lang.functions import tanh_approx as tanh_approx
 from tilewave.lang.index_mapping import IndexMapping as IndexMapping
 from tilewave.lang.kernel import wave as wave
 from tilewave.lang.loops import iterate as iterate
+from tilewave.lang.mma_types import MMAType as MMAType
 from tilewave.lang.narrow import F4E2M1FN, F8E8M0FNU
 from tilewave.lang.narrow import bitcast as bitcast
 from tilewave.lang.narrow import scaled_mma as scaled_mma

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewave.lang.constraints import MMAType
+from tilewave.lang.mma_types import MMAType
 from tilewave.layouts.formulas import blocks, linear, read_transposed
 from tilewave.layouts.fragments import WARPGROUP, mfma
 from tilewave.machine.matrix import INSTRUCTIONS, WISHES, instructions_for

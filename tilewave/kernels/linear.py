@@ -10,9 +10,10 @@ from tilewave.kernels.activations import ACTIVATIONS
 from tilewave.kernels.parameters import given, kernel_of
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, accumulator
 from tilewave.lang.accesses import read, write
-from tilewave.lang.constraints import Constraint, HardwareConstraint, MMAType, TilingConstraint, WorkgroupConstraint
+from tilewave.lang.constraints import Constraint, HardwareConstraint, TilingConstraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.loops import iterate
+from tilewave.lang.mma_types import MMAType
 from tilewave.lang.ops import cast
 from tilewave.lang.products import mma
 from tilewave.lang.symbols import Symbol, sym

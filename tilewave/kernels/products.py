@@ -15,7 +15,6 @@ from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import (
     GridConstraint,
     HardwareConstraint,
-    MMAType,
     TilingConstraint,
     WaveConstraint,
     WorkgroupConstraint,
@@ -23,6 +22,7 @@ from tilewave.lang.constraints import (
 )
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
+from tilewave.lang.mma_types import MMAType
 from tilewave.lang.ops import cast
 from tilewave.lang.products import mma
 from tilewave.lang.symbols import Symbol, ceiling, sym

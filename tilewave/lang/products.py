@@ -7,7 +7,7 @@ from typing import Any
 from tilewave.errors import DTypeError, ShapeError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, DType, Tile, dims
-from tilewave.lang.constraints import MMAType, instruction_asked
+from tilewave.lang.mma_types import MMAType, instruction_asked
 from tilewave.lang.operands import want_tile
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.tags import taggable

@@ -7,7 +7,7 @@ from enum import Enum
 from tilewave.errors import TargetError, here
 from tilewave.ir.types import F32, DType
 from tilewave.kernels.products import accumulator
-from tilewave.lang.constraints import MMAType
+from tilewave.lang.mma_types import MMAType
 from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import instructions_for
 

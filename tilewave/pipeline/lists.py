@@ -219,6 +219,41 @@ def hopper_plain(
     )
 
 
+def specialized(
+    machine: Chip, places: Places, stages: int | None, fewest: int, open_on_lines: bool, streamed: Streamed
+) -> tuple[Pass, ...]:
+    """Return the passes of `hopper` on lanes that divide the work among warps; parameters as there."""
+    return (
+        # After distribute_lanes, because each role is a program of lanes.
+        SpecializeWaves(machine, machine.tuning.pipeline, stages, fewest if stages else 1),
+        # After specialize_waves, whose roles search for the same tiles; before dependent_launch, where each role waits.
+        FindTilesAhead(machine),
+        # After specialize_waves, because it changes on which mbarriers the roles arrive.
+        MulticastLoads(machine, machine.tuning.loads, open_on_lines=open_on_lines),
+        OrderTmaLoads(
+            machine.tuning.loads, streamed
+        ),  # after multicast_loads, because multicast tiles are loaded first
+        # After specialize_waves, because it takes the steps of pipelines apart; before delay_dependent_mma, which takes
+        # the steps of two products that rescale their sums.
+        PipelineMma(machine.tuning.pipeline.held_registers),
+        delay_dependent_mma,
+        simplify,  # after delay_dependent_mma, because it folds the trip counts of the loops that it splits
+        fold_trivial_loops,  # after delay_dependent_mma, because much is known of the step that it peels
+        peel_accumulator_init,  # after fold_trivial_loops, because the initial values of loops are final then
+        OverlapMma(
+            machine.tuning.pipeline.least_overlapped
+        ),  # after peel_accumulator_init, because the step number marks the first product of a loop
+        PingPong(
+            machine.tuning.pipeline.lead
+        ),  # after peel_accumulator_init, because it splits K loops, and the first part may be empty
+        DependentLaunch(streamed),  # after specialize_waves, because each role waits itself, when it is ready
+        SetOccupancy(machine, places),  # after specialize_waves, because it allocates the pipeline stages
+        carry_stage_index,  # after overlap_mma, because that derives stage indices from step numbers
+        StrengthReduceDivision(),  # after all passes that compute positions, because it takes all divisions
+        simplify,  # last, because strength_reduce_division leaves arithmetic to fold
+    )
+
+
 def hopper(
     machine: Chip,
     places: Places,
@@ -274,31 +309,5 @@ def hopper(
         SliceEpilogue(),  # after distribute_lanes, which slices the writes
         drop_true_masks,  # after distribute_lanes, because it skips the comparisons of lanes, too
         defer_rescaling,  # after distribute_lanes, because each wave tests its own factors
-        # After distribute_lanes, because each role is a program of lanes.
-        SpecializeWaves(machine, machine.tuning.pipeline, stages, fewest if stages else 1),
-        # After specialize_waves, whose roles search for the same tiles; before dependent_launch, where each role waits.
-        FindTilesAhead(machine),
-        # After specialize_waves, because it changes on which mbarriers the roles arrive.
-        MulticastLoads(machine, machine.tuning.loads, open_on_lines=open_on_lines),
-        OrderTmaLoads(
-            machine.tuning.loads, streamed
-        ),  # after multicast_loads, because multicast tiles are loaded first
-        # After specialize_waves, because it takes the steps of pipelines apart; before delay_dependent_mma, which takes
-        # the steps of two products that rescale their sums.
-        PipelineMma(machine.tuning.pipeline.held_registers),
-        delay_dependent_mma,
-        simplify,  # after delay_dependent_mma, because it folds the trip counts of the loops that it splits
-        fold_trivial_loops,  # after delay_dependent_mma, because much is known of the step that it peels
-        peel_accumulator_init,  # after fold_trivial_loops, because the initial values of loops are final then
-        OverlapMma(
-            machine.tuning.pipeline.least_overlapped
-        ),  # after peel_accumulator_init, because the step number marks the first product of a loop
-        PingPong(
-            machine.tuning.pipeline.lead
-        ),  # after peel_accumulator_init, because it splits K loops, and the first part may be empty
-        DependentLaunch(streamed),  # after specialize_waves, because each role waits itself, when it is ready
-        SetOccupancy(machine, places),  # after specialize_waves, because it allocates the pipeline stages
-        carry_stage_index,  # after overlap_mma, because that derives stage indices from step numbers
-        StrengthReduceDivision(),  # after all passes that compute positions, because it takes all divisions
-        simplify,  # last, because strength_reduce_division leaves arithmetic to fold
+        *specialized(machine, places, stages, fewest, open_on_lines, streamed),
     )
