@@ -331,7 +331,7 @@ class LaneMemory:
             loose &= matters | ledger.copied[stamps]  # a copy in flight conflicts even if it stores equal bytes
         if loose.any():
             row, column = (int(axis[0]) for axis in np.nonzero(loose))
-            raise self._race(ledger.access(stamps[row, column]), access, int(flat[column]))
+            raise _race(self, ledger.access(stamps[row, column]), access, int(flat[column]))
 
     def _remember_open(self, ledger: Ledger, access: WaveAccess, flat: Array, changes: Array) -> None:
         """Keep the overwritten writes that some wave does not know to be over, for later comparisons."""
@@ -348,41 +348,42 @@ class LaneMemory:
             of = np.array([ledger.access(n).wave for n in stamps[twin]], np.int64)
             self.table("twins", self.waves)[of, flat[twin]] = stamps[twin]
 
-    def _race(self, met: WaveAccess, access: WaveAccess, flat: int) -> Race:
-        """Return the race between two accesses, with the same message whichever ran first."""
-        if met.copied or access.copied:
-            first, second = met, access
-            early = met.verb == "read" and self.tables["writer"][0, flat] == NO_ACCESS
-            if early and access.copied and access.verb == "write":
-                first, second = access, met
-        else:
-            first, second = sorted((met, access), key=lambda a: (a.place, a.wave))
-        at = self.element(flat)
-        if first.copied and first.verb == "write" and second.verb == "read":
-            missing = (
-                "a wait_mbarrier of its mbarrier must be between them" if self.buffer is None else "no wait covers it"
-            )
-            if isinstance(first.op, CopyAsyncChunks):
-                missing = "a wait_async, and a barrier after it for other waves, must be between them"
-            return Race(
-                f"{second.who} reads {at} before {first.who} has arrived",
-                loc=second.op.loc,
-                remedy=f"the copy is at {first.op.loc}; {missing}",
-            )
-        if first.is_load:
-            missing = "an arrival that names what it loads must be between them"
-            return Race(
-                f"{second.who} {second.verb}s {at}, which {first.who} may still load",
-                loc=second.op.loc,
-                remedy=f"the load is at {first.op.loc}; {missing}",
-            )
-        link = "wait" if first.copied else "barrier"
-        over = "" if first.copied or self.buffer is None else " over global memory"
-        return Race(
-            f"{second.who} {second.verb}s {at}, which {first.who} {PAST[first.verb]} with no {link} between",
-            loc=second.op.loc,
-            remedy=f"the {first.what} is at {first.op.loc}; a {link}{over} must be between them",
+
+def _race(memory: LaneMemory, met: WaveAccess, access: WaveAccess, flat: int) -> Race:
+    """Return the race between two accesses to a memory, with the same message whichever ran first."""
+    if met.copied or access.copied:
+        first, second = met, access
+        early = met.verb == "read" and memory.tables["writer"][0, flat] == NO_ACCESS
+        if early and access.copied and access.verb == "write":
+            first, second = access, met
+    else:
+        first, second = sorted((met, access), key=lambda a: (a.place, a.wave))
+    at = memory.element(flat)
+    if first.copied and first.verb == "write" and second.verb == "read":
+        missing = (
+            "a wait_mbarrier of its mbarrier must be between them" if memory.buffer is None else "no wait covers it"
         )
+        if isinstance(first.op, CopyAsyncChunks):
+            missing = "a wait_async, and a barrier after it for other waves, must be between them"
+        return Race(
+            f"{second.who} reads {at} before {first.who} has arrived",
+            loc=second.op.loc,
+            remedy=f"the copy is at {first.op.loc}; {missing}",
+        )
+    if first.is_load:
+        missing = "an arrival that names what it loads must be between them"
+        return Race(
+            f"{second.who} {second.verb}s {at}, which {first.who} may still load",
+            loc=second.op.loc,
+            remedy=f"the load is at {first.op.loc}; {missing}",
+        )
+    link = "wait" if first.copied else "barrier"
+    over = "" if first.copied or memory.buffer is None else " over global memory"
+    return Race(
+        f"{second.who} {second.verb}s {at}, which {first.who} {PAST[first.verb]} with no {link} between",
+        loc=second.op.loc,
+        remedy=f"the {first.what} is at {first.op.loc}; a {link}{over} must be between them",
+    )
 
 
 def bits_of(x: Array) -> Array:
