@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tilewave.analysis.affine import Affine, sum_of
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Const, Launch, Loop, Ramp, Wave, While, Workgroup
 from tilewave.ir.types import INDEX, Scalar
 from tilewave.lower.gpu.ranges import LaneRanges
+
+Computed = tuple[Value, tuple[Value | None, ...]]
+"""A value and what it is computed from; None is the lane number."""
 
 
 class Positions:
@@ -24,8 +27,9 @@ class Positions:
         self._inside: dict[Value, Value | None] = {}
         self._defs = kernel.defs
         self._visit(kernel.body, None)
-        while self._spread(kernel.body):
-            pass
+        uniform = list(_computed(kernel.body))
+        while len(uniform) > len(rest := self._spread(uniform)):
+            uniform = rest
 
     def of(self, v: Value) -> Affine:
         return self._sums.get(v) or Affine(0, {v: 1})
@@ -55,17 +59,19 @@ class Positions:
             for inner in op.blocks:
                 self._visit(inner, inner.args[0] if isinstance(op, (Loop, While)) and inner.args else loop)
 
-    def _spread(self, body: Block) -> bool:
-        """Mark values computed from lane-dependent ones; return whether any was new."""
-        before = len(self._varies)
-        for v, sources in _computed(body):
-            if any(s is None or s in self._varies for s in sources):
+    def _spread(self, uniform: Sequence[Computed]) -> list[Computed]:
+        """Mark values computed from lane-dependent ones; return the others."""
+        rest = []
+        for v, sources in uniform:
+            if None in sources or not self._varies.isdisjoint(sources):
                 self._varies.add(v)
-        return len(self._varies) > before
+            else:
+                rest.append((v, sources))
+        return rest
 
 
-def _computed(block: Block) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
-    """Yield each value and what it is computed from; None is the lane number."""
+def _computed(block: Block) -> Iterator[Computed]:
+    """Yield each value and what it is computed from."""
     for op in block.ops:
         match op:
             case Loop(_, init, body):
@@ -84,7 +90,7 @@ def _computed(block: Block) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
 
 def _carried(
     results: tuple[Value, ...], args: tuple[Value, ...], init: tuple[Value, ...], body: Block
-) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
+) -> Iterator[Computed]:
     for result, arg, first, later in zip(results, args, init, body.yielded, strict=True):
         yield arg, (first, later)
         yield result, (arg, first, later)
