@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from math import gcd, prod
 from typing import Any, Literal
@@ -287,6 +288,7 @@ class Copies:
     """The divisor of each digit in the wave's number, and its number of values."""
 
 
+@lru_cache(maxsize=1024)
 def copies(layout: Layout, waves: int, lanes: int) -> Copies | None:
     """Return the copies of a layout; None where they are no bits and digits."""
     bits, digits = lane_moves(layout, waves, lanes), wave_digits(layout, waves, lanes)
@@ -296,6 +298,7 @@ def copies(layout: Layout, waves: int, lanes: int) -> Copies | None:
     return Copies(still, tuple((d.divisor, d.count) for d in digits if not any(d.move)))
 
 
+@lru_cache(maxsize=1024)
 def holding(layout: Layout, waves: int, lanes: int) -> int | None:
     """Return how many lanes of a workgroup, from the first on, hold all its elements without copies; None where the
     first lanes do not."""
