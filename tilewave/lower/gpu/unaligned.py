@@ -16,8 +16,11 @@ elements outside are 0.
 from __future__ import annotations
 
 from itertools import pairwise
+from math import gcd
 
 from tilewave.ir.ops import Load, LoadUnaligned, Store, StoreUnaligned
+from tilewave.ir.placements import row_elements
+from tilewave.ir.types import Memory, Padded, Swizzled
 from tilewave.lower.elements import in_memory
 from tilewave.lower.gpu.memory import RAW, Chunks, GlobalAccess, GlobalPlace, bounds, from_raw, to_raw
 from tilewave.lower.gpu.pointers import Pointers
@@ -106,7 +109,7 @@ class _Chunk:
         words = [word for x in (low, high) for word in self._block(x, condition)]
         address = f.value(f"ptrtoint {p.kind} {own} to i64")
         begin = f.value(f"trunc i64 {address} to i32")
-        return self._joined(self._within(self._shifted(words, begin), first, after))
+        return joined(f, self._within(shifted(f, words, begin, size), first, after))
 
     def _inside(self) -> tuple[str, str]:
         """Return the first element inside its row and the end of those inside, relative to the chunk."""
@@ -147,24 +150,7 @@ class _Chunk:
             block = self.p.m.target.load_if_in_order(f, condition, BLOCK, where)
         else:
             block = f.value(f"load {BLOCK}, {kind} {where}, align {BLOCK_BYTES}")
-        return [f.value(f"extractelement {BLOCK} {block}, i32 {i}") for i in range(WORDS)]
-
-    def _shifted(self, words: list[str], begin: str) -> list[str]:
-        """Return the words of two blocks from the chunk's first byte on."""
-        f, size = self.f, self.p.place.bytes
-        for step in (2, 1):
-            if step * WORD_BYTES >= size:
-                bit = f.value(f"and i32 {begin}, {step * WORD_BYTES}")
-                moved = f.value(f"icmp ne i32 {bit}, 0")
-                pairs = zip(words[step:], words, strict=False)
-                words = [f.value(f"select i1 {moved}, i32 {there}, i32 {here}") for there, here in pairs]
-        if size >= WORD_BYTES:
-            return words[:WORDS]
-        bits = f.value(f"shl i32 {begin}, 3")  # a funnel shift counts them modulo 32
-        return [
-            f.call("i32", "llvm.fshr.i32", [("i32", high), ("i32", low), ("i32", bits)])
-            for low, high in pairwise(words[: WORDS + 1])
-        ]
+        return words_of(f, block)
 
     def _within(self, words: list[str], first: str, after: str) -> list[str]:
         """Return the words with 0 where the chunk is outside."""
@@ -192,12 +178,6 @@ class _Chunk:
             found.append(f.value(f"xor i32 {low}, -1"))
         return found
 
-    def _joined(self, words: list[str]) -> str:
-        found = "poison"
-        for i, word in enumerate(words):
-            found = self.f.value(f"insertelement {BLOCK} {found}, i32 {word}, i32 {i}")
-        return found
-
     # -- stores
 
     def store(self, part: str, kind: str) -> None:
@@ -219,3 +199,51 @@ class _Chunk:
                 p.store(raw, to_raw(f, piece, raw, kind, 1), (*self.at[:-1], self.at[-1] + i))
 
         f.when(whole, at_once, one_by_one)
+
+
+def words_of(f: LlvmFunction, block: str) -> list[str]:
+    return [f.value(f"extractelement {BLOCK} {block}, i32 {i}") for i in range(WORDS)]
+
+
+def shifted(f: LlvmFunction, words: list[str], begin: str, size: int) -> list[str]:
+    """Return the words of two blocks from the chunk's first byte on; `begin` is its address, in elements of `size`."""
+    for step in (2, 1):
+        if step * WORD_BYTES >= size:
+            bit = f.value(f"and i32 {begin}, {step * WORD_BYTES}")
+            moved = f.value(f"icmp ne i32 {bit}, 0")
+            pairs = zip(words[step:], words, strict=False)
+            words = [f.value(f"select i1 {moved}, i32 {there}, i32 {here}") for there, here in pairs]
+    if size >= WORD_BYTES:
+        return words[:WORDS]
+    bits = f.value(f"shl i32 {begin}, 3")  # a funnel shift counts them modulo 32
+    return [
+        f.call("i32", "llvm.fshr.i32", [("i32", high), ("i32", low), ("i32", bits)])
+        for low, high in pairwise(words[: WORDS + 1])
+    ]
+
+
+def joined(f: LlvmFunction, words: list[str]) -> str:
+    found = "poison"
+    for i, word in enumerate(words):
+        found = f.value(f"insertelement {BLOCK} {found}, i32 {word}, i32 {i}")
+    return found
+
+
+def has_blocks(op: Load, memory: Memory) -> bool:
+    """Return whether a lane loads one chunk as long as a block, of shared memory with whole blocks in each row."""
+    size, placement = memory.dtype.bytes, memory.placement
+    if not isinstance(op, LoadUnaligned) or op.mask or op.result.type.shape != (BLOCK_BYTES // size,):
+        return False
+    chunk = placement.chunk if isinstance(placement, Swizzled) else 0
+    in_rows = placement is None or isinstance(placement, Padded | Swizzled)
+    return in_rows and op.steps[0][-1] == 1 and gcd(row_elements(memory), chunk) * size % BLOCK_BYTES == 0
+
+
+def load_shared_blocks(f: LlvmFunction, first: str, last: str, kind: str, pointer: str, size: int) -> str:
+    """Load a chunk of shared memory from the blocks of its first and last element, of which these are the addresses."""
+    words = []
+    for x in (first, last):
+        where = f.call(pointer, "llvm.ptrmask.p3.i64", [(pointer, x), ("i64", str(-BLOCK_BYTES))])
+        words += words_of(f, f.value(f"load {BLOCK}, {pointer} {where}, align {BLOCK_BYTES}"))
+    begin = f.value(f"ptrtoint {pointer} {first} to i32")
+    return from_raw(f, joined(f, shifted(f, words, begin, size)), BLOCK, kind, BLOCK_BYTES // size)
