@@ -15,6 +15,7 @@ elements outside are 0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from math import gcd
 
@@ -58,12 +59,14 @@ def is_quicker_in_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> 
     return BLOCKS_OF_A_CHUNK * Pointers(memory, op, place).unbroken(chunks) < per_block
 
 
-def load_in_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> Held:
+def request_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> Callable[[], Held]:
+    """Load the blocks of all chunks, and return what waits for them and shifts them."""
     kind, shape, width = in_memory(place.memory.dtype), op.result.type.shape, BLOCK_BYTES // place.bytes
     pointers = Pointers(memory, op, place)
     chunks = Chunks.of(shape, op.steps, width, op.begin)
-    parts = [_Chunk(pointers, at, width).load() for at in chunks.offsets]
-    return Held(shape, kind, width, tuple(from_raw(memory.f, x, BLOCK, kind, width) for x in parts))
+    shifts: dict[tuple[int, ...], Shift] = {}
+    requested = [_Chunk(pointers, at, width).requested(shifts) for at in chunks.offsets]
+    return lambda: Held(shape, kind, width, tuple(from_raw(memory.f, x(), BLOCK, kind, width) for x in requested))
 
 
 def store_unaligned(memory: GlobalAccess, op: StoreUnaligned, x: Held, place: GlobalPlace) -> None:
@@ -88,10 +91,11 @@ class _Chunk:
 
     # -- loads
 
-    def load(self) -> str:
+    def requested(self, shifts: dict[tuple[int, ...], Shift]) -> Callable[[], str]:
+        """Load the blocks, and return what shifts them."""
         f, p, size = self.f, self.p, self.p.place.bytes
         if any(p.m.is_never_there(p.op, axis, step) for axis, step in enumerate(self.at)):
-            return "zeroinitializer"
+            return lambda: "zeroinitializer"
         first, after = self._inside()
         own = p.pointer(self.at)
         low = f.value(f"getelementptr i8, {p.kind} {own}, i32 {self._times(first, size)}")
@@ -106,10 +110,18 @@ class _Chunk:
             )
             after = f.value(f"select i1 {condition}, i32 {after}, i32 0")
             condition = ""
-        words = [word for x in (low, high) for word in self._block(x, condition)]
-        address = f.value(f"ptrtoint {p.kind} {own} to i64")
-        begin = f.value(f"trunc i64 {address} to i32")
-        return joined(f, self._within(shifted(f, words, begin, size), first, after))
+        blocks = [self._block(x, condition) for x in (low, high)]
+        key = tuple(n * size % BLOCK_BYTES for n in self.at)  # chunks so far apart have the same alignment
+        if key not in shifts:
+            address = f.value(f"ptrtoint {p.kind} {own} to i64")
+            shifts[key] = Shift.of(f, f.value(f"trunc i64 {address} to i32"), size)
+        shift = shifts[key]
+
+        def finish() -> str:
+            words = [word for block in blocks for word in words_of(f, block)]
+            return joined(f, self._within(shift.of_blocks(f, words), first, after))
+
+        return finish
 
     def _inside(self) -> tuple[str, str]:
         """Return the first element inside its row and the end of those inside, relative to the chunk."""
@@ -141,16 +153,13 @@ class _Chunk:
             return str(int(x) * size)
         return self.f.value(f"mul i32 {x}, {size}")
 
-    def _block(self, pointer: str, condition: str) -> list[str]:
-        """Load the words of the aligned block of an address; zeros, without an access, where the condition is
-        false."""
+    def _block(self, pointer: str, condition: str) -> str:
+        """Load the aligned block of an address; zeros, without an access, where the condition is false."""
         f, kind = self.f, self.p.kind
         where = f.call(kind, "llvm.ptrmask.p1.i64", [(kind, pointer), ("i64", str(-BLOCK_BYTES))])
         if condition:
-            block = self.p.m.target.load_if_in_order(f, condition, BLOCK, where)
-        else:
-            block = f.value(f"load {BLOCK}, {kind} {where}, align {BLOCK_BYTES}")
-        return words_of(f, block)
+            return self.p.m.target.load_if_in_order(f, condition, BLOCK, where)
+        return f.value(f"load {BLOCK}, {kind} {where}, align {BLOCK_BYTES}")
 
     def _within(self, words: list[str], first: str, after: str) -> list[str]:
         """Return the words with 0 where the chunk is outside."""
@@ -205,21 +214,37 @@ def words_of(f: LlvmFunction, block: str) -> list[str]:
     return [f.value(f"extractelement {BLOCK} {block}, i32 {i}") for i in range(WORDS)]
 
 
-def shifted(f: LlvmFunction, words: list[str], begin: str, size: int) -> list[str]:
-    """Return the words of two blocks from the chunk's first byte on; `begin` is its address, in elements of `size`."""
-    for step in (2, 1):
-        if step * WORD_BYTES >= size:
-            bit = f.value(f"and i32 {begin}, {step * WORD_BYTES}")
-            moved = f.value(f"icmp ne i32 {bit}, 0")
+@dataclass(frozen=True)
+class Shift:
+    """How far the first byte of a chunk is behind that of its first block."""
+
+    words: tuple[tuple[int, str], ...]
+    """Numbers of words, and whether they are part of the distance."""
+    bits: str
+    """The bits within a word; "" where elements are whole words."""
+
+    @staticmethod
+    def of(f: LlvmFunction, begin: str, size: int) -> Shift:
+        """Return the shift of a chunk of elements of `size` bytes at the address `begin`."""
+        found = []
+        for step in (2, 1):
+            if step * WORD_BYTES >= size:
+                bit = f.value(f"and i32 {begin}, {step * WORD_BYTES}")
+                found.append((step, f.value(f"icmp ne i32 {bit}, 0")))
+        bits = "" if size >= WORD_BYTES else f.value(f"shl i32 {begin}, 3")  # a funnel shift counts them modulo 32
+        return Shift(tuple(found), bits)
+
+    def of_blocks(self, f: LlvmFunction, words: list[str]) -> list[str]:
+        """Return the words of two blocks from the chunk's first byte on."""
+        for step, moved in self.words:
             pairs = zip(words[step:], words, strict=False)
             words = [f.value(f"select i1 {moved}, i32 {there}, i32 {here}") for there, here in pairs]
-    if size >= WORD_BYTES:
-        return words[:WORDS]
-    bits = f.value(f"shl i32 {begin}, 3")  # a funnel shift counts them modulo 32
-    return [
-        f.call("i32", "llvm.fshr.i32", [("i32", high), ("i32", low), ("i32", bits)])
-        for low, high in pairwise(words[: WORDS + 1])
-    ]
+        if not self.bits:
+            return words[:WORDS]
+        return [
+            f.call("i32", "llvm.fshr.i32", [("i32", high), ("i32", low), ("i32", self.bits)])
+            for low, high in pairwise(words[: WORDS + 1])
+        ]
 
 
 def joined(f: LlvmFunction, words: list[str]) -> str:
@@ -246,4 +271,4 @@ def load_shared_blocks(f: LlvmFunction, first: str, last: str, kind: str, pointe
         where = f.call(pointer, "llvm.ptrmask.p3.i64", [(pointer, x), ("i64", str(-BLOCK_BYTES))])
         words += words_of(f, f.value(f"load {BLOCK}, {pointer} {where}, align {BLOCK_BYTES}"))
     begin = f.value(f"ptrtoint {pointer} {first} to i32")
-    return from_raw(f, joined(f, shifted(f, words, begin, size)), BLOCK, kind, BLOCK_BYTES // size)
+    return from_raw(f, joined(f, Shift.of(f, begin, size).of_blocks(f, words)), BLOCK, kind, BLOCK_BYTES // size)
