@@ -89,7 +89,7 @@ PASSES = {
     "set_occupancy": lambda text: SetOccupancy(CHIPS[text], Places()),
     "predicate_edges": lambda text: predicate_edges,
     "licm_reads": lambda text: licm_reads,
-    "limit_vector_width": lambda text: LimitVectorWidth(int(text)),
+    "limit_vector_width": lambda text: LimitVectorWidth(*_limits(text)),
     "direct_to_shared": lambda text: DirectToShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
@@ -143,3 +143,9 @@ PASSES = {
     "pad_rows": lambda text: PadRows(int(text)),
 }
 SEPARATOR = "// -----\n"
+
+
+def _limits(text):
+    """Return the bytes, and those of single memories: `2, a=16`."""
+    least, *wide = text.replace(" ", "").split(",")
+    return int(least), tuple((name, int(width)) for name, _, width in (one.partition("=") for one in wide))

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import sys
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, Field, FrozenInstanceError
+from dataclasses import Field, FrozenInstanceError
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,15 +21,6 @@ Fields = tuple["Field[Any]", ...]
 FIELDS, PARAMS = "__dataclass_fields__", "__dataclass_params__"
 PLAIN = {"init": False, "repr": False, "eq": False}
 """Parameters of a dataclass for which the standard library compiles nothing."""
-
-
-class _Factory:
-    def __repr__(self) -> str:
-        return "<factory>"
-
-
-FACTORY = _Factory()
-"""The default of a parameter whose field has a default factory."""
 
 
 class _Init:
@@ -47,35 +37,20 @@ class _Init:
 
 
 def _compiled_init(of: type) -> Any:
-    fields = [f for f in dataclasses.fields(of) if f.init or f.default_factory is not MISSING]
-    given = [f for f in fields if f.init]
-    named = [f for f in given if f.kw_only]
-    parameters = ["self", *(_parameter(f) for f in given if not f.kw_only)]
-    parameters += ["*", *(_parameter(f) for f in named)] if named else []
-    body = [f"_set(self, {f.name!r}, {_value(f)})" for f in fields]
-    if hasattr(of, "__post_init__"):
-        body.append("self.__post_init__()")
-    text = f"def __init__({', '.join(parameters)}):\n " + "\n ".join(body or ["pass"])
-    names = {f"_default_{f.name}": f.default for f in fields} | {f"_make_{f.name}": f.default_factory for f in fields}
-    inner = "\n ".join(f"def make({', '.join(['_set', '_FACTORY', *names])}):\n{text}\nreturn __init__".splitlines())
-    made: dict[str, Any] = {}
-    exec(inner, vars(sys.modules[of.__module__]), made)
-    init = made["make"](object.__setattr__, FACTORY, **names)
+    """Return what the standard library makes for a class with these fields alone."""
+    known: tuple[Field[Any], ...] = dataclasses.fields(of)
+    after = {"__post_init__": of.__post_init__} if hasattr(of, "__post_init__") else {}
+    fields = [(f.name, f.type, _again(f)) for f in known]
+    twin = dataclasses.make_dataclass(of.__name__, fields, namespace=after, frozen=True, repr=False, eq=False)
+    init: Any = twin.__init__
     init.__qualname__ = f"{of.__qualname__}.__init__"
-    init.__annotations__ = {f.name: f.type for f in given} | {"return": None}
     return init
 
 
-def _parameter(f: Field[Any]) -> str:
-    if f.default is not MISSING:
-        return f"{f.name}=_default_{f.name}"
-    return f.name if f.default_factory is MISSING else f"{f.name}=_FACTORY"
-
-
-def _value(f: Field[Any]) -> str:
-    if f.default_factory is MISSING:
-        return f.name
-    return f"_make_{f.name}() if {f.name} is _FACTORY else {f.name}" if f.init else f"_make_{f.name}()"
+def _again(f: Field[Any]) -> Any:
+    made: Any = dataclasses.field(default=f.default, init=f.init, kw_only=f.kw_only)
+    made.default_factory = f.default_factory
+    return made
 
 
 def _refuse_set(self: object, name: str, value: object) -> None:

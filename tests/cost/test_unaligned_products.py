@@ -1,6 +1,7 @@
 """Products of unaligned arrays: what the model says of who loads the operands is what calls do."""
 
 import random
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from tilewave import *
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
+from tilewave.lang.constraints import SplitConstraint
 from tilewave.runtime.arrays import view
 from tilewave.runtime.native.choice import NativeChoice
 from tilewave.tune.default import TunableKernel
@@ -30,8 +32,11 @@ def tunable(layout="NT"):
 
 
 @cache
-def compiled(layout):
-    return wave_compile(WaveCompileOptions(subs=TILE, target="sm_90a"), kernel(layout))
+def compiled(layout, split=1):
+    found = kernel(layout)
+    if split > 1:
+        found = replace(found, constraints=(*found.constraints, SplitConstraint(K, split)), kept={})
+    return wave_compile(WaveCompileOptions(subs=TILE, target="sm_90a"), found)
 
 
 def cut(shape, layout="NT", split=1):
@@ -43,18 +48,36 @@ def seconds(shape, split=1):
     return tunable().machine.predict(cut(shape, split=split)).seconds
 
 
-@pytest.mark.parametrize("layout", ["NT", "NN", "TT", "TN"])
-def test_calls_load_operands_as_the_model_says(layout):
-    draw, machine, program = random.Random(layout), tunable(layout).machine, compiled(layout).build.program
+@pytest.mark.parametrize(("layout", "split"), [("NT", 1), ("NN", 1), ("TT", 1), ("TN", 1), ("NT", 8)])
+def test_calls_load_operands_as_the_model_says(layout, split):
+    draw, machine, program = random.Random(layout), tunable(layout).machine, compiled(layout, split).build.program
     found = set()
     for _ in range(60):
         m, n, k = (draw.randrange(1, 400) << draw.randrange(4) for _ in range(3))
         shapes = (k, m) if layout[0] == "T" else (m, k), (n, k) if layout[1] == "T" else (k, n), (m, n)
         plan = program.plans.plan_for([view(np.empty(shape, np.float16)) for shape in shapes])
-        work = cut((m, n, k), layout)
+        work = cut((m, n, k), layout, split)
         assert bool(machine.loads_in_place(work)) == plan.key.is_by_lanes, (m, n, k)
         found.add((plan.key.is_by_lanes, bool(plan.packed_copies)))
     assert found == {(True, False), (False, True), (False, False)}
+
+
+def test_workgroups_that_share_the_depth_load_where_one_would_pack():
+    """A quarter of the steps is a quarter of the waits."""
+    few = 16, 1000, 4099
+    machine = tunable().machine
+    assert not machine.loads_in_place(cut(few)) and machine.loads_in_place(cut(few, split=8))
+
+
+def test_lanes_store_unaligned_results_of_short_products_as_long_as_they_take():
+    """On an H200, 16258x7833x25 takes 230 µs in tiles of 128x64, and a tile of 64x64 half of one of 64x128."""
+    sized = tunable("TT").problem.sized(dict(zip((M, N, K), (16258, 7833, 25), strict=True)))
+    times = [
+        tunable("TT").machine.predict(sized.cut({BLOCK_M: m, BLOCK_N: n, BLOCK_K: 64})).seconds
+        for m, n in ((128, 64), (64, 128), (64, 64), (48, 64))
+    ]
+    assert times[0] == pytest.approx(230e-6, rel=0.35) and times[1] == pytest.approx(times[0], rel=0.1)
+    assert times[2] < 1.3 * times[1] < times[3]
 
 
 def test_packing_is_paid_for_where_calls_pack():

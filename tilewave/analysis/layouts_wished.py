@@ -51,7 +51,7 @@ class LayoutsWished:
 
     def __init__(self, kernel: Kernel) -> None:
         self.waves = kernel.waves if len(kernel.waves) == 2 else (prod(kernel.waves), 1)
-        self.lanes, self.vector_bytes = kernel.lanes * prod(kernel.waves), kernel.vector_bytes
+        self.lanes, self.kernel = kernel.lanes * prod(kernel.waves), kernel
         self._defs = kernel.defs
         self.answers: dict[tuple[str, Value], Any] = {}
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
@@ -65,7 +65,7 @@ class LayoutsWished:
         """
         if v in self._reduced:
             return self._rows(v, self._reduced[v])
-        return self._as_read(v) or self._plain(v.type.shape, v.type.dtype.bytes)
+        return self._as_read(v) or self._plain(v)
 
     def _rows(self, v: Value, reduced: tuple[int, ...]) -> TileLayouts:
         waves, shape = prod(self.waves), v.type.shape
@@ -77,7 +77,7 @@ class LayoutsWished:
         order, element_bytes = self._memory_order(v) or (tuple(range(len(shape))), v.type.dtype.bytes)
         near = order[::-1]
         lanes = self.lanes // waves
-        width = chunk_width(shape, near[0], max(1, self.vector_bytes // element_bytes), lanes, waves)
+        width = chunk_width(shape, near[0], max(1, self._vector_bytes(v) // element_bytes), lanes, waves)
         return (rows_in_lanes(shape, near, width, lanes, waves, reduced),)
 
     def _is_met(self, v: Value) -> bool:
@@ -101,6 +101,21 @@ class LayoutsWished:
                 return next((found for x in same if (found := self._memory_order(x))), None)
             case _:
                 return None
+
+    @once_per_value
+    def _vector_bytes(self, v: Value) -> int:
+        """Return the widest access of a lane in the memory that v is made from; else the least of all."""
+        op = self._defs.get(v)
+        match op:
+            case Read() | ReadIndexed():
+                return self.kernel.vector_bytes_of(op.memory)
+            case Permute(x):
+                return int(self._vector_bytes(x))
+            case Elementwise():
+                made_of = (self._vector_bytes(x) for x in op.operands if is_tile(x) and self._memory_order(x))
+                return next(made_of, self.kernel.vector_bytes)
+            case _:
+                return self.kernel.vector_bytes
 
     def left_over(self, op: Reduce, spread: TileLayouts) -> TileLayouts:
         """Return the layout of a reduction's result, given that of its operand."""
@@ -191,8 +206,8 @@ class LayoutsWished:
         assert self._reading is not None, f"{op.loc}: {op.spread} of what product?"
         return self._reading.fragment().with_neighbours(op.per_lane)
 
-    def _plain(self, shape: tuple[int, ...], element_bytes: int) -> TileLayouts:
-        width = max(1, self.vector_bytes // element_bytes)
+    def _plain(self, v: Value) -> TileLayouts:
+        shape, width = v.type.shape, max(1, self._vector_bytes(v) // v.type.dtype.bytes)
         while shape[-1] % width or (width > 1 and prod(shape) // width < self.lanes):
             width //= 2
         return linear(shape, width, self.lanes)

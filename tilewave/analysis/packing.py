@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from math import prod
 
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Elementwise, Mma, Read, Write
+from tilewave.ir.ops import Elementwise, Loop, Mma, Read, Write
 from tilewave.ir.placements import is_one_row
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
@@ -45,12 +45,14 @@ class TileLoads:
     writes: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
     """For each array that is written, the axes of a tile and its extent along each."""
     element_bytes: tuple[tuple[str, int], ...] = ()
+    parts: int = 1
+    """Workgroups that share the depth (split-K)."""
     products: int = 1
     """The products of tiles that the kernel computes: the results of one may be operands of another."""
 
     @staticmethod
     def of(kernel: Kernel) -> TileLoads:
-        reads, writes, sizes, products = [], [], {}, 0
+        reads, writes, sizes, products, parts = [], [], {}, 0, 1
         for op in walk(kernel.body):
             match op:
                 case Write(tile, memory):
@@ -62,9 +64,11 @@ class TileLoads:
                     reads.append(TileRead(memory.name, tuple(cut), walked, memory.type.dtype.bytes))
                 case Mma():
                     products += 1
+                case Loop():
+                    parts = max(parts, op.split)
                 case _:
                     pass  # it moves no tile of an array
-        return TileLoads(tuple(reads), tuple(writes), tuple(sizes.items()), products)
+        return TileLoads(tuple(reads), tuple(writes), tuple(sizes.items()), parts, products)
 
     def are_worth_it(
         self, shapes: Mapping[str, Sequence[int]], tuning: PackingTuning, in_place: Container[str] = ()
@@ -75,7 +79,7 @@ class TileLoads:
         """
         sizes = [(name, size) for name, size in self.element_bytes if name in in_place and name in shapes]
         packed = sum(prod(shapes[name]) * size for name, size in sizes) if self.products < 2 else 0
-        return bool(tuning.pays(self._bytes(shapes), self._depth(shapes), packed))
+        return bool(tuning.pays(self._bytes(shapes), self._depth(shapes) // self.parts, packed))
 
     def _depth(self, shapes: Mapping[str, Sequence[int]]) -> int:
         return max((shapes[read.array][read.walked] for read in self._of(shapes)), default=0)

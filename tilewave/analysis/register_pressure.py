@@ -6,6 +6,7 @@ from math import prod
 
 from tilewave.ir.core import Value
 from tilewave.ir.types import Vector
+from tilewave.machine.chips import Chip
 
 MOST_HELD_BYTES = 192
 """The most bytes of one vector that a lane keeps across a barrier: with 1024 lanes on an SM a lane has 256 bytes."""
@@ -24,3 +25,18 @@ def loaded_bytes(v: Value, vector_bytes: int) -> int:
 def held_bytes(v: Value) -> int:
     """Return how many bytes of a vector a lane holds; 0 for other values."""
     return prod(v.type.shape) * v.type.dtype.bytes if isinstance(v.type, Vector) else 0
+
+
+MOST_IN_TURNS = 4
+"""The most workgroups on an SM whose lanes load what they multiply."""
+BESIDE = 40
+"""Registers of such a lane beside its sums and what it loads: addresses, masks, and how far rows are shifted."""
+
+
+def workgroups_in_turns(chip: Chip, lanes: int, sums: int, loaded_bytes: int, shared_bytes: int) -> int:
+    """Return how many workgroups of so many lanes share an SM that load the operands of `sums` themselves.
+
+    Unaligned rows are loaded in aligned blocks, twice as many bytes as they have.
+    """
+    held = REGISTER_BYTES * (sums + BESIDE * lanes) + 2 * loaded_bytes
+    return max(1, min(MOST_IN_TURNS, chip.register_bytes // held, chip.shared.bytes // max(1, shared_bytes)))

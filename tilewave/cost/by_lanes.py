@@ -11,15 +11,21 @@ from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder
 WAVE_ACCESS = 6_000
 """The time of an access of a wave: measured for loads of dot products, and for stores of neighbouring elements."""
 CHUNK_BYTES = 16
-CHUNK_ACCESSES = 4
-"""The accesses of a chunk of a row: it is read from shared memory by elements, as fast as two, and takes a store, as
-the elements at the ends of rows do."""
+CHUNK_ACCESSES = 6
+"""The accesses that storing a chunk of an unaligned row takes as long as: two reads of shared memory, a shift, its
+store, and those of the elements at the ends of rows."""
+BLOCK_ACCESSES = 3
+"""The accesses that loading a chunk of an unaligned row takes as long as: two blocks are loaded and shifted."""
 SCATTERED_ACCESS = 11_000
 """The time of a store whose lanes have elements of several rows."""
 WIDEST_BYTES = 8
 """What a lane loads at once of an operand that it converts for its sums."""
 OUTSIDE = 4
 """An access out of bounds takes this part of another's time: it is issued, and moves nothing."""
+SHORTEST, SHORTEST_TRANSPOSED = 16, 40
+"""The fewest columns, and rows of a product that is computed transposed, of tiles that TMA stores."""
+UNEVEN = 4
+"""Lanes share a tile whose rows have three chunks, say, in several layouts."""
 STAGED_ROWS, STAGED_COLUMNS = 64, 128
 """Tiles of multiples of these rows, and at most these columns, are transposed into rows before they are stored."""
 
@@ -48,6 +54,23 @@ def _alignment(t: CutTransfer) -> Number:
         size *= 2
         found = chosen(remainder(t.row_bytes, size) > 0, found, size)
     return found
+
+
+def loads_of_blocks(work: CutWork, lanes: int) -> int:
+    """Return the time in which an SM loads the operands of a step in the aligned blocks that they are in."""
+    loaded = sum(t.tile_bytes * _rounds(t) for t in work.operands)
+    return loaded * BLOCK_ACCESSES * WAVE_ACCESS // (CHUNK_BYTES * lanes)
+
+
+def _rounds(t: CutTransfer) -> int:
+    """Return how many times as long a tile takes whose rows across the depth are no power of two of chunks."""
+    return UNEVEN if t.is_across and t.tile_row_bytes & (t.tile_row_bytes - 1) else 1
+
+
+def is_stored_by_tma(work: CutWork) -> bool:
+    """Return whether TMA stores the tiles, if need be to a packed copy; lanes store those with short sides."""
+    short = ((p.cols, SHORTEST) if p.rows >= STAGED_ROWS else (p.rows, SHORTEST_TRANSPOSED) for p in work.products)
+    return all(side >= shortest for side, shortest in short)
 
 
 def stores_of_elements(work: CutWork, lanes: int) -> int:

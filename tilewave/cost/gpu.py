@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from tilewave.cost.by_lanes import loads_of_thin, stores_of_elements
+from tilewave.analysis.register_pressure import workgroups_in_turns
+from tilewave.cost.by_lanes import is_stored_by_tma, loads_of_blocks, loads_of_thin, stores_of_elements
 from tilewave.cost.parameters import LaunchParameters
 from tilewave.cost.work import CutProduct, CutTransfer, CutWork
 from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, root, rounded_up, smaller
@@ -46,6 +47,10 @@ SECTOR_BYTES = 32
 ROOT_BITS = 16
 MOST_RESIDENT = 4
 """Workgroups on a unit, of kernels whose lanes load."""
+WAVE_ROWS = 16
+"""Rows of a matrix instruction that each wave of a group holds."""
+CHUNK_BYTES_OF_A_LANE = 36
+"""Shared memory through which lanes store unaligned rows."""
 EMPTY = 1_000 * US
 """The price of parts of a sum that are empty: such configs come last."""
 JOINED = 3
@@ -171,8 +176,12 @@ class GpuCost:
         return max(1, min(most, self.chip.shared.bytes // max(1, taken), self.chip.register_bytes // max(1, 2 * sums)))
 
     def _staged_bytes(self, work: CutWork) -> int:
+        return self._groups(work) * STAGED_BYTES
+
+    def _groups(self, work: CutWork) -> int:
+        """Return the groups of waves that multiply."""
         rows = max((self._padded(p)[0] for p in work.products), default=0)
-        return min(MOST_GROUPS if rows < 4 * SIDE else 2, -(-rows // SIDE)) * STAGED_BYTES
+        return min(MOST_GROUPS if rows < 4 * SIDE else 2, -(-rows // SIDE))
 
     def _by_lanes(self, work: CutWork) -> bool:
         """Return whether lanes load the operands although the chip has TMA: no side is as long as an instruction."""
@@ -189,7 +198,7 @@ class GpuCost:
         in_place = 0 if columns or len(work.products) > 1 else left
         loaded = sum(t.swept_bytes for t in work.operands)
         written = sum(quotient(t.swept_bytes * t.elements, t.tile_bytes) for t in work.transfers if t.is_written)
-        depth = sum(quotient(p.all, larger(written, 1)) for p in work.products[:1])
+        depth = sum(quotient(p.all, larger(written * work.split, 1)) for p in work.products[:1])
         pays = self.chip.tuning.packing.pays(loaded, depth, in_place)
         return chosen(left > 0, chosen(pays, 0, 1), 0)
 
@@ -247,10 +256,9 @@ class GpuCost:
         """Return the time of the busiest unit, and the time to join split sums."""
         p, units, resident = self.parameters, self.units, self.resident(work)
         tasks, steps = work.tasks * work.split, work.split_steps
-        written = p.sum * work.sums
+        written = self._written(work)
         turns, in_place = rounded_up(tasks, units), self.loads_in_place(work)
-        by_lanes = self._in_turns(turns, self._resident(work, 1, MOST_RESIDENT), steps, step, 0)
-        by_lanes = larger(by_lanes, turns * stores_of_elements(work, self.chip.lanes))
+        by_lanes = self._in_place(work, turns, step)
         if work.split > 1 or self._by_lanes(work):
             join = self._join(work, work.split) if work.split > 1 else 0
             return chosen(in_place, by_lanes, self._in_turns(turns, resident, steps, step, written)), join
@@ -264,6 +272,23 @@ class GpuCost:
         last = chosen(left > 0, longest, 0)
         busy = p.latency + step.loads + (whole * steps + last) * step.alone + turns * written
         return chosen(in_place, by_lanes, busy), join
+
+    def _written(self, work: CutWork) -> Number:
+        """Return the time in which a unit writes a tile: by TMA, or by lanes where rows are unaligned and it cannot."""
+        by_tma = self.parameters.sum * work.sums
+        if is_stored_by_tma(work) or len(work.products) != 1:
+            return by_tma
+        odd = sum(is_odd for is_odd, t in work.unaligned(self.grain_bytes) if t.is_written)
+        return chosen(odd > 0, stores_of_elements(work, self.chip.lanes), by_tma)
+
+    def _in_place(self, work: CutWork, turns: Number, step: StepTime) -> Number:
+        """Return the time of `turns` workgroups on a unit whose lanes load unaligned rows and store them."""
+        lanes = self.chip.lanes * SIDE // WAVE_ROWS * self._groups(work)
+        held = work.step_bytes + CHUNK_BYTES_OF_A_LANE * lanes
+        resident = workgroups_in_turns(self.chip, lanes, work.sums, work.step_bytes, held)
+        waited = self._in_turns(turns, resident, work.split_steps, step, -self.parameters.latency)
+        each = work.split_steps * loads_of_blocks(work, self.chip.lanes) + stores_of_elements(work, self.chip.lanes)
+        return larger(waited, turns * each)
 
     def _in_turns(self, turns: Number, resident: int, steps: Number, step: StepTime, written: int) -> Number:
         """Return the time of `turns` workgroups on a unit, of which `resident` run at once."""
@@ -304,9 +329,13 @@ class GpuCost:
             return 0
         dram = int(self.card.hbm.bytes_per_second / US)
         odd = work.unaligned(self.grain_bytes)
-        copied = sum(chosen(is_odd, t.array_bytes + self._packed(t), 0) for is_odd, t in odd if not t.is_written)
-        copies = chosen(copied > 0, self.parameters.copy + quotient(copied * US, dram), 0)
-        return chosen(self.loads_in_place(work), 0, copies)
+        by_tma, times = is_stored_by_tma(work), []
+        for is_result in (False, True) if by_tma else (False,):  # packed before the product, and copied back after it
+            copied = sum(
+                chosen(is_odd, t.array_bytes + self._packed(t), 0) for is_odd, t in odd if t.is_written is is_result
+            )
+            times.append(chosen(copied > 0, self.parameters.copy + quotient(copied * US, dram), 0))
+        return chosen(self.loads_in_place(work), 0, sum(times))
 
     def _packed(self, t: CutTransfer) -> Number:
         """Return the bytes of an operand's packed copy: its shortest rows are padded to what TMA loads."""

@@ -347,6 +347,8 @@ class Kernel:
     """The workgroups that an SM or CU should hold at once (occupancy); it limits the registers of a lane."""
     vector_bytes: int = 16
     """The widest load or store of a lane, in bytes, where it is not staged; rows begin and end at multiples of it."""
+    wide_rows: tuple[tuple[str, int], ...] = ()
+    """The memories whose rows begin and end at multiples of more bytes, and of how many: their widest access."""
     limits: tuple[tuple[str, int, int], ...] = ()
     """The least and the largest value of each dynamic size that is limited."""
     contracts: tuple[tuple[str, ...], ...] = ()
@@ -372,6 +374,10 @@ class Kernel:
         if isinstance(self.workgroups, str):
             raise NotImplementedError(f"{self.name}: how many workgroups run it is known only at the launch")
         return self.workgroups
+
+    def vector_bytes_of(self, memory: Value) -> int:
+        """Return the widest load or store of a lane in a memory."""
+        return dict(self.wide_rows).get(memory.name, self.vector_bytes)
 
     def with_remarks(self, *reasons: Remark) -> Kernel:
         """Return the kernel with further remarks, each of them once."""

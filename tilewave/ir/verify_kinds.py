@@ -91,6 +91,10 @@ COUNTS: dict[str, tuple[int, int]] = {
 """The ranges of attributes of these names that are one number."""
 
 
+VECTOR_BYTES = (1, 2, 4, 8, 16)
+"""What a load of a lane may move at once."""
+
+
 def check_kernel(kernel: Kernel, want: Want) -> None:
     """Check a kernel's attributes."""
     counted = "str" if isinstance(kernel.workgroups, str) else "int"
@@ -105,7 +109,7 @@ def check_kernel(kernel: Kernel, want: Want) -> None:
     want(cluster >= 1, f"a cluster has one workgroup or more, not {cluster}")
     want(kernel.sums in ("", BATCH_INVARIANT), f"sums are free, or in {BATCH_INVARIANT}, not {kernel.sums!r}")
     want(kernel.resident >= 1, f"a processor holds one workgroup or more, not {kernel.resident}")
-    vectors = kernel.vector_bytes in (1, 2, 4, 8, 16)
+    vectors = kernel.vector_bytes in VECTOR_BYTES
     want(vectors, f"a lane's loads move 1, 2, 4, 8 or 16 bytes at once, not {kernel.vector_bytes}")
     if isinstance(n, int):
         want(n >= 1, f"{n} workgroups compute nothing")
@@ -115,6 +119,8 @@ def check_kernel(kernel: Kernel, want: Want) -> None:
     want(prod(kernel.waves) <= MOST_WAVES, f"a workgroup has at most {MOST_WAVES} waves")
     want(0 <= kernel.lanes <= MOST_LANES, f"a wave has at most {MOST_LANES} lanes, not {kernel.lanes}")
     check_limits(kernel, want)
+    wide = isinstance(kernel.wide_rows, tuple) and all(_is_wide(one, kernel.vector_bytes) for one in kernel.wide_rows)
+    want(wide, f"wide_rows are [memory, bytes] of arrays with wider vectors than others, not {kernel.wide_rows!r}")
     lanes = kernel.level != "lane" or (kernel.lanes > 0 and len(kernel.waves) > 0)
     want(lanes, "on the lane level a kernel says its waves and lanes: {waves = [2, 2], lanes = 64}")
 
@@ -131,6 +137,14 @@ def _is_limit(limit: object) -> bool:
     match limit:
         case (str(), least, most) if type(least) is type(most) is int:
             return 0 <= least <= most <= MOST_OPEN
+        case _:
+            return False
+
+
+def _is_wide(one: object, vector_bytes: int) -> bool:
+    match one:
+        case (str(), wider) if type(wider) is int:
+            return wider in VECTOR_BYTES and wider > vector_bytes
         case _:
             return False
 

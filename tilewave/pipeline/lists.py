@@ -172,17 +172,17 @@ def hopper_plain(
     machine: Chip,
     places: Places,
     pipelining: Sequence[Pass],
-    vector_bytes: int | None = None,
+    widths: Sequence[tuple[str, int]] = (),
     starting: Sequence[Pass] = (),
 ) -> tuple[Pass, ...]:
     """Return the passes from whole tiles to lanes where lanes load the operands that wgmma reads from shared memory.
 
-    Rows begin and end at multiples of `vector_bytes`, or, if None, of what the widest load moves. `starting` decides
-    whether the kernel starts before the previous launch ends, or is empty.
+    Rows begin and end at multiples of what the widest load moves, or of the bytes that `widths` has for each array.
+    `starting` decides whether the kernel starts before the previous launch ends, or is empty.
     `lanes` gives the reasons for passes without a comment.
     """
     return (
-        LimitVectorWidth(vector_bytes or machine.widest_load_bytes),  # first, because layouts depend on it
+        *_limits(widths),  # first, because layouts depend on the width of vectors
         reduce_thin_mma,  # before transpose_mma and select_mma, which would pad such products
         # Before split_k, because workgroups exchange sums as the matrix unit leaves them.
         TransposeMma(machine, by_tma=False),
@@ -217,6 +217,12 @@ def hopper_plain(
         simplify,
         *starting,  # last, because waits keep the order of loads and stores
     )
+
+
+def _limits(widths: Sequence[tuple[str, int]]) -> tuple[Pass, ...]:
+    """Return the pass that narrows the vectors of lanes to these bytes of arrays, where there are any."""
+    least = min((width for _, width in widths), default=0)
+    return (LimitVectorWidth(least, tuple(one for one in widths if one[1] > least)),) if widths else ()
 
 
 def specialized(

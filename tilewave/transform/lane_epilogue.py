@@ -16,6 +16,7 @@ from tilewave.ir.ops import (
     Barrier,
     KeepOrder,
     Load,
+    LoadUnaligned,
     Loop,
     Misalignment,
     Role,
@@ -129,19 +130,21 @@ class _UnalignedRows:
             row = row_in_chunk + first
             at = self.position(row)
             before = (width - Number(out, out.emit(Misalignment, op.memory, at, type=INDEX_SCALAR))) % width
+            last = chunks.columns - chunks.width
             if chunks.width > 1:
-                column, there = of_lane * width + before, None
-                there = column <= chunks.columns - width
+                column = of_lane * width + before
+                there = column <= last
             else:
                 column = (of_lane < before).choose(of_lane, of_lane + (chunks.columns - width))
                 there = before > 0
             truths = [there, row < chunks.rows] if chunks.rows % rows_at_once else [there]
             mask = self.masked(truths, at[op.axes[-2]])
-            own = (row.smaller(chunks.rows - 1).value, column.smaller(chunks.columns - chunks.width).value)
-            x = out.emit(Load, op.shared, (wave, *own), (), ((0, 0, 1),), type=kind)
+            own = (row.smaller(chunks.rows - 1).value, column.smaller(last).value)
+            load, store = (LoadUnaligned, StoreUnaligned) if chunks.width > 1 else (Load, Store)
+            x = out.emit(load, op.shared, (wave, *own), (), ((0, 0, 1),), type=kind)
             where = list(at)
             where[op.axes[-1]] = (Number(out, at[op.axes[-1]]) + column).value
-            yield StoreUnaligned if chunks.width > 1 else Store, x, tuple(where), mask
+            yield store, x, tuple(where), mask
 
     def position(self, row: Number) -> tuple[Value, ...]:
         """Return where a row of the chunk begins in the memory."""

@@ -52,6 +52,8 @@ leave:
 }
 """
 """A load that a lane predicates, which is no word of LLVM's."""
+SHARED = "[65536 x i8] zeroinitializer"
+"""The memory of a workgroup, whose lanes run one after the other."""
 NAMES = {
     "llvm.nvvm.read.ptx.sreg.tid.x": "own.thread",
     "llvm.nvvm.read.ptx.sreg.ctaid.x": "own.workgroup",
@@ -77,6 +79,7 @@ def host_text(kernel, key=ALIGNED):
         text = re.sub(rf"declare [^\n]*@{re.escape(theirs)}\([^\n]*\n", "", text).replace(theirs, ours)
     text = re.sub(r"define ptx_kernel void (@[^\n]*?\)) nounwind[^\n]*\{", r"define void \1 {", text)
     text = re.sub(r", !dbg !\d+", "", text)
+    text = text.replace("= external addrspace(3) global [0 x i8]", f"= internal addrspace(3) global {SHARED}")
     predicated = (
         r"asm sideeffect \"[^\n\"]*@p ld\.global[^\n\"]*\", \"[^\"]*\"\((?:i32 0, )+([^\n]*?)\) nounwind convergent"
     )

@@ -7,7 +7,9 @@ import pytest
 from host_lanes import run_on_host
 
 from tilewave import *
-from tilewave.backend.nvidia.code import BY_LANES, Specialization
+from tilewave.backend.nvidia.code import ALIGNED, BY_LANES, Specialization
+from tilewave.backend.nvidia.compiler import lowered_for
+from tilewave.backend.targets import target_named
 from tilewave.ir.ops import Misalignment, StoreUnaligned
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import walk
@@ -61,6 +63,43 @@ def test_whole_chunks_of_every_row_are_stored_and_nothing_beside_them(name):
             there[row, before : min(cols, max(ends, default=0))] = a[row, before : min(cols, max(ends, default=0))]
         run_on_host(kernel, [a, c], c.shape, key)
         np.testing.assert_array_equal(memory, want)
+
+
+STAGED = """
+kernel @staged {{workgroups = 1, level = lane, waves = [1, 1], lanes = 32}} (%a: memory<4x64x{dtype}, global>,
+    %c: memory<32x{width}x{dtype}, global>) {{
+  %lane = lane() : index
+  %zero = const() {{value = 0}} : index
+  %eight = const() {{value = 8}} : index
+  %seven = const() {{value = 7}} : index
+  %s = allocate() : memory<4x64x{dtype}, shared{placement}>
+  %row = floor_div(%lane, %eight) : index
+  %own = mod(%lane, %eight) : index
+  %far = mul(%own, %seven) : index
+  %column = {column} : index
+  %x = load(%a, [%row, %zero], []) {{steps = [[0, {width}], [0, 1]]}} : vector<{chunks}x{width}x{dtype}>
+  store(%x, %s, [%row, %zero], []) {{steps = [[0, {width}], [0, 1]]}}
+  %y = load_unaligned(%s, [%row, %column], []) {{steps = [[0, 1]]}} : vector<{width}x{dtype}>
+  store(%y, %c, [%lane, %zero], []) {{steps = [[0, 1]]}}
+}}
+"""
+
+
+@pytest.mark.parametrize("placement", ["", ", pad({width})", ", xor({width}, 4, 1)", ", pad(2)"])
+@pytest.mark.parametrize("name", DTYPES)
+def test_unaligned_neighbours_in_shared_memory_are_those_of_two_blocks(name, placement):
+    dtype, width = DTYPES[name], BLOCK_BYTES // np.dtype(DTYPES[name]).itemsize
+    facts = {"dtype": name, "width": width, "chunks": 64 // width}
+    facts["column"] = "add(%far, %row)" if width < 16 else "mul(%own, %row)"
+    kernel = verify(parse(STAGED.format(placement=placement.format(width=width), **facts)))
+    a = np.random.default_rng(5).integers(-100, 100, (4, 64)).astype(dtype)
+    c = np.zeros((32, width), dtype)
+    run_on_host(kernel, [a, c], ())
+    for lane, row in ((lane, lane // 8) for lane in range(32)):
+        column = lane % 8 * 7 + row if width < 16 else lane % 8 * row
+        np.testing.assert_array_equal(c[lane], a[row, column : column + width])
+    is_in_blocks = "@llvm.ptrmask.p3" in lowered_for(kernel, target_named("sm_90a").chip, ALIGNED).llvm_ir
+    assert is_in_blocks == (placement != ", pad(2)")
 
 
 def made(tile, out):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import partial
 from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -69,8 +68,8 @@ class NvidiaBuild(Build):
     key: str | None
     """The cache key of its code; None where a file has all the code that the kernel may need."""
     passing: Callable[[], Passed]
-    others: Mapping[int, Callable[[], NvidiaBuild]] = field(default_factory=dict)
-    """Builds the kernel for rows of other alignments: `Specialization.rows`."""
+    others: Mapping[int, Callable[[Specialization], NvidiaBuild]] = field(default_factory=dict)
+    """Builds the kernel for arrays with a key, by the alignment of its rows: `Specialization.rows`."""
     codes: Mapping[Specialization, NvidiaCode] = field(default_factory=dict)
     """Code that is known without compiling."""
     counted: NvidiaResources | None = None
@@ -92,21 +91,22 @@ class NvidiaBuild(Build):
     def steps(self) -> tuple[Step, ...]:
         return self.passed[1]
 
-    def for_rows(self, rows: int) -> NvidiaBuild:
-        """Return the build for rows of this alignment; this one where there is no other."""
-        if rows not in self._built:
-            make = self.others.get(rows)
-            self._built[rows] = self if make is None else make()
-        return self._built[rows]
+    def for_key(self, key: Specialization) -> NvidiaBuild:
+        """Return the build for arrays with this key; this one where there is no other."""
+        decides = replace(key, widths=key.widths if key.vector_bytes else ())
+        if decides not in self._built:
+            make = self.others.get(key.rows)
+            self._built[decides] = self if make is None else make(key)
+        return self._built[decides]
 
     @cached_property
-    def _built(self) -> dict[int, NvidiaBuild]:
+    def _built(self) -> dict[Specialization, NvidiaBuild]:
         return {}
 
     @property
     def plain(self) -> NvidiaBuild:
         """The build for arrays of any strides, whose lanes load."""
-        return self.for_rows(BY_LANES)
+        return self.for_key(Specialization(BY_LANES))
 
     def lane_launches(self, views: Sequence[ArrayView], values: Mapping[str, Any]) -> Iterable[LaneLaunch]:
         program, plan = self.program, self.program.plans.plan_for(views)
@@ -125,7 +125,7 @@ class NvidiaBuild(Build):
             from tilewave.backend.nvidia.program import NvidiaProgram  # noqa: PLC0415  nor this
 
         make = None if self.key is None else maker(self.key, self.chip)
-        kernels = self.tiles, lambda rows: self.for_rows(rows).lanes, frozenset(self.others)
+        kernels = self.tiles, lambda key: self.for_key(key).lanes, frozenset(self.others)
         return NvidiaProgram(*kernels, self.chip, make, self.packs, self.copies, dict(self.codes))
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
@@ -237,28 +237,28 @@ def build_nvidia(
     )
     copying = _Copying(chip, places, stages, large)
 
-    def plain() -> NvidiaBuild:
+    def plain(_: Specialization) -> NvidiaBuild:
         ahead = prefetched or int(_brings_little(tiles))
         pipelining = _pipelines().prefetch(ahead, chip) if ahead else ()
         return build_plain(tiles, chip, places, pipelining, key_of(key, "plain"))
 
-    def unaligned_lines() -> NvidiaBuild:
+    def unaligned_lines(_: Specialization) -> NvidiaBuild:
         return replace(_chosen(tiles, replace(copying, open_on_lines=False)), key=key)
 
-    def in_vectors(most_bytes: int) -> NvidiaBuild:
-        return build_plain(tiles, chip, places, (), vector_bytes=most_bytes)
+    def in_vectors(key: Specialization) -> NvidiaBuild:
+        return build_plain(tiles, chip, places, (), widths=key.widths)
 
-    others: dict[int, Callable[[], NvidiaBuild]] = {BY_LANES: plain}
+    others: dict[int, Callable[[Specialization], NvidiaBuild]] = {BY_LANES: plain}
     if is_open(tiles):
         others[TENSOR_MAPS.grain_bytes] = unaligned_lines
     by_vectors = is_open(tiles) and not needs_matrix_unit(tiles)
-    vectors = {n: partial(in_vectors, n) for n in VECTOR_BYTES} if by_vectors else {}
+    vectors = dict.fromkeys(VECTOR_BYTES, in_vectors) if by_vectors else {}
 
     def chosen() -> NvidiaBuild:
         built = _chosen(tiles, copying)
         if _copies(built):
             return replace(built, key=key, others=others, packs=packs)
-        return replace(_tried(built, plain()), key=key, others=vectors)
+        return replace(_tried(built, plain(ALIGNED)), key=key, others=vectors)
 
     code = kept(key, ALIGNED)
     if code is None:
@@ -349,15 +349,15 @@ def build_plain(
     places: Places,
     pipelining: Sequence[Pass],
     key: str = "",
-    vector_bytes: int | None = None,
+    widths: Sequence[tuple[str, int]] = (),
 ) -> NvidiaBuild:
-    """Build the kernel whose lanes load its tiles, from arrays of any strides, at most `vector_bytes` at once.
+    """Build the kernel whose lanes load its tiles, from arrays of any strides, or with rows aligned to `widths`.
 
     Products start before the previous launch ends. Other kernels need loads and stores in any order.
     """
     lists = _pipelines()
     starting = (lists.DependentLaunch(),) if any(isinstance(op, Mma) for op in walk(tiles.body)) else ()
-    return build_with(tiles, chip, lists.hopper_plain(chip, places, pipelining, vector_bytes, starting), key)
+    return build_with(tiles, chip, lists.hopper_plain(chip, places, pipelining, widths, starting), key)
 
 
 def build_with(tiles: Kernel, chip: Chip, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:

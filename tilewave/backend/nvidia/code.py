@@ -26,9 +26,10 @@ class Specialization:
     rows: int = CACHE_LINE
     """The alignment in bytes of the rows that the lane-level kernel was built for. `CACHE_LINE`: what every kernel is
     built for first. TMA's 16 bytes: neighbouring workgroups use multicast. Fewer: lanes hold rows in vectors of so many
-    bytes. `BY_LANES`: lanes load, because TMA cannot."""
+    bytes, or as many as `widths` has for an array. `BY_LANES`: lanes load, because TMA cannot."""
     widths: tuple[tuple[str, int], ...] = ()
-    """The alignment in bytes of each array that the code may not access by the widest loads; 0: any strides."""
+    """The alignment in bytes of each array that the code may not access by the widest loads; 0: any strides. Where
+    lanes hold rows in vectors, of each array that is moved in chunks."""
 
     @property
     def is_by_lanes(self) -> bool:
@@ -36,7 +37,7 @@ class Specialization:
 
     @property
     def vector_bytes(self) -> int:
-        """The bytes of the vectors in which lanes hold rows; 0: those of the widest load."""
+        """The bytes of the narrowest vectors in which lanes hold rows; 0: those of the widest load."""
         return self.rows if self.rows < TENSOR_MAPS.grain_bytes else 0
 
     @property
@@ -46,7 +47,7 @@ class Specialization:
 
     @property
     def narrow(self) -> tuple[tuple[str, int], ...]:
-        """The contiguous arrays aligned to so many bytes only, fewer than the widest load."""
+        """The contiguous arrays of `widths`, and the bytes that they are aligned to."""
         return tuple((name, width) for name, width in self.widths if width)
 
     @property

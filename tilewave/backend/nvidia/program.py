@@ -57,8 +57,8 @@ class NvidiaProgram:
 
     tiles: Kernel
     """The kernel on tiles, with the name and the parameters."""
-    lanes: Callable[[int], Kernel]
-    """Returns the lane-level kernel for rows of an alignment: `Specialization.rows`."""
+    lanes: Callable[[Specialization], Kernel]
+    """Returns the lane-level kernel for a key."""
     alignments: frozenset[int]
     """The alignments that there is another kernel for than for cache lines."""
     chip: Chip
@@ -254,7 +254,7 @@ class NvidiaProgram:
         return next((known for known in self.codes if known.is_wider(key)), self.accesses.fallback)
 
     def kernel_for(self, key: Specialization) -> Kernel:
-        return self.lanes(key.rows)
+        return self.lanes(key)
 
     def code_for(self, key: Specialization) -> NvidiaCode:
         if key not in self.codes:

@@ -28,7 +28,7 @@ def stored_nvidia(build: Build) -> Stored:
     assert isinstance(build, NvidiaBuild)
     program = build.program
     alignments = [rows for rows in LANES if rows == CACHE_LINE or rows in build.others]
-    members = {LANES[rows]: str(build.for_rows(rows).lanes).encode() for rows in alignments}
+    members = {LANES[rows]: str(build.for_key(Specialization(rows)).lanes).encode() for rows in alignments}
     codes: list[dict[str, Any]] = []
     for key, name in reversed(_names(program).items()):
         code = program.code_for(key)
@@ -89,7 +89,7 @@ def loaded_nvidia(contents: Contents, chip: Chip, kernel: Kernel) -> NvidiaBuild
     members = {rows: name for rows, name in LANES.items() if rows == CACHE_LINE or name in contents.members}
     lanes = {rows: contents.kernel(name) for rows, name in members.items()}
     builds = {rows: NvidiaBuild(kernel, chip, None, partial(_passed, found)) for rows, found in lanes.items()}
-    others = {rows: partial(builds.__getitem__, rows) for rows in builds if rows != CACHE_LINE}
+    others = {rows: lambda key: builds[key.rows] for rows in builds if rows != CACHE_LINE}
     counted = _loaded_resources(about.record("resources"))
     known = about.records("copies") if "copies" in about.fields else ()  # files of older releases have none
     copies = dict(_loaded_copy(contents, one) for one in known)

@@ -31,6 +31,8 @@ class ArrayAccesses:
     """How the code of a kernel accesses its arrays, where they are aligned."""
 
     names: tuple[str, ...]
+    rows: Mapping[str, int | str]
+    """The length of each array's rows: arrays with rows along one dimension have lanes take as many neighbours."""
     written: frozenset[str]
     copied: tuple[tuple[str, tuple[int, ...]], ...]
     """The arrays that TMA moves, each with the order of its axes."""
@@ -142,12 +144,18 @@ class ArrayAccesses:
         return self.contiguous([v.dtype.bytes for v in named.values()])
 
     def _in_vectors(self, named: Named, chunked: Named) -> Specialization:
-        """Return the key for rows aligned to fewer bytes than the widest load."""
-        rows = [v.shape[-1] * v.dtype.bytes for v in chunked.values() if v.shape]
-        grain = gcd(*(alignment(v, self.chip.widest_load_bytes) for v in chunked.values()), *rows)
-        if grain not in self.alignments:
+        """Return the key for rows aligned to fewer bytes than the widest load.
+
+        Rows of another length keep their own alignment.
+        """
+        grains: dict[int | str, int] = {}
+        for name, v in chunked.items():
+            rows, whole = self.rows[name], v.shape[-1] * v.dtype.bytes if v.shape else 0
+            grains[rows] = gcd(grains.get(rows, 0), alignment(v, self.chip.widest_load_bytes), whole)
+        least = min(grains.values())
+        if least not in self.alignments:
             return self._by_lanes(named)
-        return Specialization(grain, tuple((x, max(grain, v.dtype.bytes)) for x, v in chunked.items()))
+        return Specialization(least, tuple((x, max(grains[self.rows[x]], v.dtype.bytes)) for x, v in chunked.items()))
 
     def _has_unaligned_rows(self, named: Named) -> bool:
         """Return whether a row ends within a load: code for dynamic rows loaded by lanes assumes that none does."""
@@ -162,10 +170,10 @@ def _accesses(
     chip: Chip,
     alignments: frozenset[int],
 ) -> ArrayAccesses:
-    names = tuple(v.name for v in tiles.body.args if isinstance(v.type, Memory))
+    rows = {v.name: (1, *v.type.extents)[-1] for v in tiles.body.args if isinstance(v.type, Memory)}
     written = written_arrays(tiles)
     once = tuple(dict.fromkeys(copied))
-    return ArrayAccesses(names, written, once, frozenset(chunked), is_open(tiles), alignments, chip)
+    return ArrayAccesses(tuple(rows), rows, written, once, frozenset(chunked), is_open(tiles), alignments, chip)
 
 
 def written_arrays(tiles: Kernel) -> frozenset[str]:

@@ -13,7 +13,7 @@ from tilewave.lower.gpu.arithmetic import resized
 from tilewave.lower.gpu.body import SHARED_ALIGNMENT, LaneBody
 from tilewave.lower.gpu.memory import GlobalPlace
 from tilewave.lower.gpu.shared import SharedPlace
-from tilewave.lower.gpu.unaligned import is_quicker_in_blocks, load_in_blocks, store_unaligned, takes_blocks
+from tilewave.lower.gpu.unaligned import is_quicker_in_blocks, request_blocks, store_unaligned, takes_blocks
 from tilewave.lower.gpu.values import Held, regrouped
 
 
@@ -38,8 +38,8 @@ def access(body: LaneBody, op: ir.Load | ir.LoadTransposed | ir.Store | ir.LoadE
     match op:
         case ir.Load() if loads_blocks(body, op, place):
             assert isinstance(place, GlobalPlace)
-            loaded = load_in_blocks(body.global_memory, op, place)
-            body.registers.vectors[op.result] = from_memory(body, loaded, op.result)
+            finish = request_blocks(body.global_memory, op, place)
+            body.requested[op.result] = lambda: from_memory(body, finish(), op.result)
         case ir.StoreUnaligned(x) if in_rows(place, body) and takes_blocks(body.global_memory, op, place, x.type.shape):
             assert isinstance(place, GlobalPlace)
             store_unaligned(body.global_memory, op, to_memory(body, x), place)

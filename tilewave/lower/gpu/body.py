@@ -25,6 +25,7 @@ from tilewave.lower.gpu.pointers import Pointers
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.shared import SharedAccess, SharedPlace
 from tilewave.lower.gpu.target import LaneTarget
+from tilewave.lower.gpu.values import Held
 from tilewave.lower.gpu.windows import ArrayWindow
 from tilewave.lower.launch_arguments import Reach
 from tilewave.lower.lines import Lines, LocatedFunction, first_line
@@ -59,6 +60,8 @@ class LaneBody:
         self.transits = Transits(kernel)
         self.places: dict[Value, GlobalPlace | SharedPlace] = {}
         self.written = _stored(kernel)
+        self.requested: dict[Value, Callable[[], Held]] = {}
+        """The results of loads that are to be shifted; they are waited for where they are used."""
         self.shared_bytes = 0
         self.leader = 0
         """The first of the waves that run the current block."""
@@ -129,6 +132,7 @@ class LaneBody:
         """Emit a block's ops and return what it yields."""
         for run in _runs(block.ops):
             self.at(run[0])
+            self.settle(run)
             if isinstance(run[0], ir.Yield):
                 return list(run[0].values)
             if _is_elementwise(run[0]):
@@ -136,6 +140,13 @@ class LaneBody:
             else:
                 self.op(run[0])
         return []
+
+    def settle(self, ops: Sequence[Op]) -> None:
+        """Finish the loads whose results these ops use; all of them before a region."""
+        is_end = any(op.blocks or op.ends_blocks for op in ops)
+        for v in [*self.requested] if is_end else [v for op in ops for v in op.operands if v in self.requested]:
+            if finish := self.requested.pop(v, None):
+                self.registers.vectors[v] = finish()
 
     def at(self, op: Op) -> None:
         self.f.loc = op.loc

@@ -23,6 +23,7 @@ from tilewave.lower.gpu.fragments import FragmentStore
 from tilewave.lower.gpu.memory import Chunks
 from tilewave.lower.gpu.numbers import OffsetNumber, numbers_of
 from tilewave.lower.gpu.registers import Registers
+from tilewave.lower.gpu.unaligned import has_blocks, load_shared_blocks
 from tilewave.lower.gpu.values import Held, held, rearranged, regrouped
 from tilewave.records import dataclass
 
@@ -47,6 +48,8 @@ class SharedAccess:
 
     def load(self, op: Load, place: SharedPlace) -> Held:
         kind = in_memory(place.memory.dtype)
+        if has_blocks(op, place.memory):
+            return self._load_in_blocks(op, place, kind)
         chunks = self._chunks(op, op.result.type.shape, place)
         condition = self._condition(op)
         parts = []
@@ -56,6 +59,13 @@ class SharedAccess:
                 where = self.f.value(f"select i1 {condition}, {self._pointer} {where}, {self._pointer} {place.pointer}")
             parts.append(self._load(place, kind, chunks.width, where, self._alignment(op, place), condition))
         return Held(op.result.type.shape, kind, chunks.width, tuple(parts))
+
+    def _load_in_blocks(self, op: Load, place: SharedPlace, kind: str) -> Held:
+        """Load neighbours from the aligned blocks that they are in; by elements, lanes wait for the same banks."""
+        shape, front = op.result.type.shape, (0,) * (len(op.at) - 1)
+        first, last = (self._address(op, place, (*front, at)) for at in (0, shape[0] - 1))
+        found = load_shared_blocks(self.f, first, last, kind, self._pointer, place.bytes)
+        return Held(shape, kind, shape[0], (found,))
 
     def load_transposed(self, op: LoadTransposed, place: SharedPlace) -> Held:
         """Load transposed: each lane gives the address it reads, and gets elements that neighbouring lanes read."""

@@ -15,9 +15,13 @@ elements outside are 0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
+from math import gcd
 
 from tilewave.ir.ops import Load, LoadUnaligned, Store, StoreUnaligned
+from tilewave.ir.placements import row_elements
+from tilewave.ir.types import Memory, Padded, Swizzled
 from tilewave.lower.elements import in_memory
 from tilewave.lower.gpu.memory import RAW, Chunks, GlobalAccess, GlobalPlace, bounds, from_raw, to_raw
 from tilewave.lower.gpu.pointers import Pointers
@@ -55,12 +59,14 @@ def is_quicker_in_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> 
     return BLOCKS_OF_A_CHUNK * Pointers(memory, op, place).unbroken(chunks) < per_block
 
 
-def load_in_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> Held:
+def request_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> Callable[[], Held]:
+    """Load the blocks of all chunks, and return what waits for them and shifts them."""
     kind, shape, width = in_memory(place.memory.dtype), op.result.type.shape, BLOCK_BYTES // place.bytes
     pointers = Pointers(memory, op, place)
     chunks = Chunks.of(shape, op.steps, width, op.begin)
-    parts = [_Chunk(pointers, at, width).load() for at in chunks.offsets]
-    return Held(shape, kind, width, tuple(from_raw(memory.f, x, BLOCK, kind, width) for x in parts))
+    shifts: dict[tuple[int, ...], Shift] = {}
+    requested = [_Chunk(pointers, at, width).requested(shifts) for at in chunks.offsets]
+    return lambda: Held(shape, kind, width, tuple(from_raw(memory.f, x(), BLOCK, kind, width) for x in requested))
 
 
 def store_unaligned(memory: GlobalAccess, op: StoreUnaligned, x: Held, place: GlobalPlace) -> None:
@@ -85,10 +91,11 @@ class _Chunk:
 
     # -- loads
 
-    def load(self) -> str:
+    def requested(self, shifts: dict[tuple[int, ...], Shift]) -> Callable[[], str]:
+        """Load the blocks, and return what shifts them."""
         f, p, size = self.f, self.p, self.p.place.bytes
         if any(p.m.is_never_there(p.op, axis, step) for axis, step in enumerate(self.at)):
-            return "zeroinitializer"
+            return lambda: "zeroinitializer"
         first, after = self._inside()
         own = p.pointer(self.at)
         low = f.value(f"getelementptr i8, {p.kind} {own}, i32 {self._times(first, size)}")
@@ -103,10 +110,18 @@ class _Chunk:
             )
             after = f.value(f"select i1 {condition}, i32 {after}, i32 0")
             condition = ""
-        words = [word for x in (low, high) for word in self._block(x, condition)]
-        address = f.value(f"ptrtoint {p.kind} {own} to i64")
-        begin = f.value(f"trunc i64 {address} to i32")
-        return self._joined(self._within(self._shifted(words, begin), first, after))
+        blocks = [self._block(x, condition) for x in (low, high)]
+        key = tuple(n * size % BLOCK_BYTES for n in self.at)  # chunks so far apart have the same alignment
+        if key not in shifts:
+            address = f.value(f"ptrtoint {p.kind} {own} to i64")
+            shifts[key] = Shift.of(f, f.value(f"trunc i64 {address} to i32"), size)
+        shift = shifts[key]
+
+        def finish() -> str:
+            words = [word for block in blocks for word in words_of(f, block)]
+            return joined(f, self._within(shift.of_blocks(f, words), first, after))
+
+        return finish
 
     def _inside(self) -> tuple[str, str]:
         """Return the first element inside its row and the end of those inside, relative to the chunk."""
@@ -138,33 +153,13 @@ class _Chunk:
             return str(int(x) * size)
         return self.f.value(f"mul i32 {x}, {size}")
 
-    def _block(self, pointer: str, condition: str) -> list[str]:
-        """Load the words of the aligned block of an address; zeros, without an access, where the condition is
-        false."""
+    def _block(self, pointer: str, condition: str) -> str:
+        """Load the aligned block of an address; zeros, without an access, where the condition is false."""
         f, kind = self.f, self.p.kind
         where = f.call(kind, "llvm.ptrmask.p1.i64", [(kind, pointer), ("i64", str(-BLOCK_BYTES))])
         if condition:
-            block = self.p.m.target.load_if_in_order(f, condition, BLOCK, where)
-        else:
-            block = f.value(f"load {BLOCK}, {kind} {where}, align {BLOCK_BYTES}")
-        return [f.value(f"extractelement {BLOCK} {block}, i32 {i}") for i in range(WORDS)]
-
-    def _shifted(self, words: list[str], begin: str) -> list[str]:
-        """Return the words of two blocks from the chunk's first byte on."""
-        f, size = self.f, self.p.place.bytes
-        for step in (2, 1):
-            if step * WORD_BYTES >= size:
-                bit = f.value(f"and i32 {begin}, {step * WORD_BYTES}")
-                moved = f.value(f"icmp ne i32 {bit}, 0")
-                pairs = zip(words[step:], words, strict=False)
-                words = [f.value(f"select i1 {moved}, i32 {there}, i32 {here}") for there, here in pairs]
-        if size >= WORD_BYTES:
-            return words[:WORDS]
-        bits = f.value(f"shl i32 {begin}, 3")  # a funnel shift counts them modulo 32
-        return [
-            f.call("i32", "llvm.fshr.i32", [("i32", high), ("i32", low), ("i32", bits)])
-            for low, high in pairwise(words[: WORDS + 1])
-        ]
+            return self.p.m.target.load_if_in_order(f, condition, BLOCK, where)
+        return f.value(f"load {BLOCK}, {kind} {where}, align {BLOCK_BYTES}")
 
     def _within(self, words: list[str], first: str, after: str) -> list[str]:
         """Return the words with 0 where the chunk is outside."""
@@ -192,12 +187,6 @@ class _Chunk:
             found.append(f.value(f"xor i32 {low}, -1"))
         return found
 
-    def _joined(self, words: list[str]) -> str:
-        found = "poison"
-        for i, word in enumerate(words):
-            found = self.f.value(f"insertelement {BLOCK} {found}, i32 {word}, i32 {i}")
-        return found
-
     # -- stores
 
     def store(self, part: str, kind: str) -> None:
@@ -219,3 +208,67 @@ class _Chunk:
                 p.store(raw, to_raw(f, piece, raw, kind, 1), (*self.at[:-1], self.at[-1] + i))
 
         f.when(whole, at_once, one_by_one)
+
+
+def words_of(f: LlvmFunction, block: str) -> list[str]:
+    return [f.value(f"extractelement {BLOCK} {block}, i32 {i}") for i in range(WORDS)]
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How far the first byte of a chunk is behind that of its first block."""
+
+    words: tuple[tuple[int, str], ...]
+    """Numbers of words, and whether they are part of the distance."""
+    bits: str
+    """The bits within a word; "" where elements are whole words."""
+
+    @staticmethod
+    def of(f: LlvmFunction, begin: str, size: int) -> Shift:
+        """Return the shift of a chunk of elements of `size` bytes at the address `begin`."""
+        found = []
+        for step in (2, 1):
+            if step * WORD_BYTES >= size:
+                bit = f.value(f"and i32 {begin}, {step * WORD_BYTES}")
+                found.append((step, f.value(f"icmp ne i32 {bit}, 0")))
+        bits = "" if size >= WORD_BYTES else f.value(f"shl i32 {begin}, 3")  # a funnel shift counts them modulo 32
+        return Shift(tuple(found), bits)
+
+    def of_blocks(self, f: LlvmFunction, words: list[str]) -> list[str]:
+        """Return the words of two blocks from the chunk's first byte on."""
+        for step, moved in self.words:
+            pairs = zip(words[step:], words, strict=False)
+            words = [f.value(f"select i1 {moved}, i32 {there}, i32 {here}") for there, here in pairs]
+        if not self.bits:
+            return words[:WORDS]
+        return [
+            f.call("i32", "llvm.fshr.i32", [("i32", high), ("i32", low), ("i32", self.bits)])
+            for low, high in pairwise(words[: WORDS + 1])
+        ]
+
+
+def joined(f: LlvmFunction, words: list[str]) -> str:
+    found = "poison"
+    for i, word in enumerate(words):
+        found = f.value(f"insertelement {BLOCK} {found}, i32 {word}, i32 {i}")
+    return found
+
+
+def has_blocks(op: Load, memory: Memory) -> bool:
+    """Return whether a lane loads one chunk as long as a block, of shared memory with whole blocks in each row."""
+    size, placement = memory.dtype.bytes, memory.placement
+    if not isinstance(op, LoadUnaligned) or op.mask or op.result.type.shape != (BLOCK_BYTES // size,):
+        return False
+    chunk = placement.chunk if isinstance(placement, Swizzled) else 0
+    in_rows = placement is None or isinstance(placement, Padded | Swizzled)
+    return in_rows and op.steps[0][-1] == 1 and gcd(row_elements(memory), chunk) * size % BLOCK_BYTES == 0
+
+
+def load_shared_blocks(f: LlvmFunction, first: str, last: str, kind: str, pointer: str, size: int) -> str:
+    """Load a chunk of shared memory from the blocks of its first and last element, of which these are the addresses."""
+    words = []
+    for x in (first, last):
+        where = f.call(pointer, "llvm.ptrmask.p3.i64", [(pointer, x), ("i64", str(-BLOCK_BYTES))])
+        words += words_of(f, f.value(f"load {BLOCK}, {pointer} {where}, align {BLOCK_BYTES}"))
+    begin = f.value(f"ptrtoint {pointer} {first} to i32")
+    return from_raw(f, joined(f, Shift.of(f, begin, size).of_blocks(f, words)), BLOCK, kind, BLOCK_BYTES // size)

@@ -20,6 +20,7 @@ store(%y, %c, …)                                   store(%y_part, %c, …)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -57,13 +58,14 @@ class SliceRows:
         ops = list(walk(kernel.body))
         if not any(isinstance(op, Reduction) for op in ops):
             return kernel
-        early = partial(self.block, written=_written(kernel), vector_bytes=kernel.vector_bytes)
+        early = partial(self.block, written=_written(kernel), vector_bytes_of=kernel.vector_bytes_of)
         return replace(kernel, body=rewrite_blocks(kernel.body, early))
 
-    def block(self, block: Block, written: set[Value], vector_bytes: int) -> Block:
+    def block(self, block: Block, written: set[Value], vector_bytes_of: Callable[[Value], int]) -> Block:
         """Return the block with all loads after its first one, if a lane has registers for them."""
         loads = [op for op in block.ops if isinstance(op, Load) and is_in(op.memory, "global")]
-        if len(loads) < 2 or sum(loaded_bytes(op.result, vector_bytes) for op in loads) > self.most_early:
+        held = (loaded_bytes(op.result, vector_bytes_of(op.memory)) for op in loads)
+        if len(loads) < 2 or sum(held) > self.most_early:
             return block
         first = next(i for i, op in enumerate(block.ops) if op is loads[0])
         later = {v for op in block.ops[first:] for v in op.results}

@@ -127,7 +127,8 @@ class _Widening(Rewriter):
     def of_a_wave(self, label: Label, length: int) -> int:
         """Return the length of a row that a wave has alone: a multiple of vectors of all its lanes, as wide as they
         can be without much padding."""
-        width = max(1, self.old.vector_bytes // self.element_bytes(label))
+        widest = min((self.old.vector_bytes_of(op.memory) for op in self.reads(label)), default=self.old.vector_bytes)
+        width = max(1, widest // self.element_bytes(label))
         while width > 1 and MOST_PADDING * (-length % (self.lanes * width)) > length:
             width //= 2
         chunk = self.lanes * width
@@ -141,8 +142,11 @@ class _Widening(Rewriter):
 
     def element_bytes(self, label: Label) -> int:
         """Return the bytes of the narrowest element that is read along a row."""
-        reads = (op for op in walk(self.old.body) if isinstance(op, Read) and label in self.axes.of(op.result))
-        return min((op.result.type.dtype.bytes for op in reads), default=4)
+        return min((op.result.type.dtype.bytes for op in self.reads(label)), default=4)
+
+    def reads(self, label: Label) -> list[Read]:
+        """Return the reads of tiles with this row."""
+        return [op for op in walk(self.old.body) if isinstance(op, Read) and label in self.axes.of(op.result)]
 
     # -- the kernel
 
