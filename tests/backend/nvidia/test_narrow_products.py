@@ -30,8 +30,6 @@ def test_a_product_has_a_branch_for_each_width(rows, widths):
 def test_lanes_load_the_parts_that_have_rows_in_use_and_the_bytes_of_others_complete():
     text = compiled(128).build.asm
     assert text.count("cp.async.bulk.tensor.2d.shared") == text.count("mbarrier.complete_tx") == 1
-    (box,) = (m.box for m in compiled(128).build.maps if m.array == "x")
-    assert box == (32, 64)
 
 
 def test_few_rows_are_one_box():

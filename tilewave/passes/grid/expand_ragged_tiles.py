@@ -15,7 +15,7 @@ and the group -1, whose weights and rows are all out of bounds: nothing is loade
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op, Value
@@ -26,6 +26,9 @@ from tilewave.mapping.ragged import NO_GROUP, RaggedGrid
 
 ENDS_AT_ONCE = 32
 """The ends that a step of the search reads, a power of two."""
+STEPS_AT_ONCE = 4
+Known = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
+"""Adds the tiles of a step to what is known of the steps before."""
 
 
 def expand_ragged_tiles(kernel: Kernel) -> Kernel:
@@ -54,6 +57,16 @@ class _Search:
         return Number(self.builder, v)
 
     def ops(self) -> Sequence[Op]:
+        group, start, end = self.found_now() if self.is_one_step else self.found_if_any()
+        has_rows = start < end
+        instead = (NO_GROUP, -self.op.block, 0)
+        for found, other, result in zip((group, start, end), instead, self.op.results, strict=True):
+            otherwise = self.builder.const(other)
+            self.builder.effect(Select, has_rows.value, found.value, otherwise, results=(result,))
+        return self.builder.ops
+
+    def found_now(self) -> tuple[Number, Number, Number]:
+        """Return the group of the tile, its first row and the end of its rows."""
         none = self.number(self.builder.const(0, Scalar(I32)))
         steps, before = (self.number(self.builder.const(0)), none) if self.is_one_step else self.steps_before()
         place, before = self.groups_before(steps, before)
@@ -61,33 +74,57 @@ class _Search:
         start, end = self.end_of(group - 1), self.end_of(group)
         length = self.grid.length(end - start)
         first = self.grid.first_row(self.index(self.tile - before), start, length)
-        has_rows, end = first < end, end.smaller(first + length)
-        instead = (NO_GROUP, -self.op.block, 0)
-        for found, other, result in zip((group, first, end), instead, self.op.results, strict=True):
-            otherwise = self.builder.const(other)
-            self.builder.effect(Select, has_rows.value, found.value, otherwise, results=(result,))
-        return self.builder.ops
+        return group, first, end.smaller(first + length)
+
+    def found_if_any(self) -> tuple[Number, Number, Number]:
+        """Return what `found_now` does, without a search where no group has the tile: all numbers from that of all
+        tiles on, which may be many."""
+        builder = self.builder
+        none = self.number(builder.const(0, Scalar(I32)))
+        (tiles,) = self.each_step((none,), lambda tiles, known: (known[0] + tiles,))
+        once = (self.tile < tiles).choose(1, 0)
+        names = ("group", "first", "end")
+        with builder.region():
+            found = [n.value for n in self.found_now()]
+            body = builder.block([builder.fresh(n, INDEX_SCALAR) for n in ("once", *names)], found)
+        results = tuple(builder.fresh(n, INDEX_SCALAR) for n in names)
+        builder.effect(Loop, once.value, tuple(builder.const(0) for _ in names), body, results=results)
+        group, first, end = map(self.number, results)
+        return group, first, end
 
     def index(self, n: Number) -> Number:
         return self.number(self.builder.cast(n.value, INDEX))
 
     def steps_before(self) -> tuple[Number, Number]:
         """Return the number of steps whose groups are all before the tile's, and the number of their tiles."""
-        builder, none = self.builder, self.builder.const(0, Scalar(I32))
-        steps = (self.groups + (ENDS_AT_ONCE - 1)) // ENDS_AT_ONCE
-        count = builder.fresh("step", INDEX_SCALAR)
-        carried = [builder.fresh("steps", INDEX_SCALAR), *(builder.fresh(n, Scalar(I32)) for n in ("tiles", "before"))]
-        with builder.region():
-            found, tiles, before = map(self.number, carried)
-            after = tiles + self.sum(self.tiles_of_step(self.number(count)))
+
+        def add(tiles: Number, known: tuple[Number, ...]) -> tuple[Number, ...]:
+            found, after, before = known
+            after = after + tiles
             is_before = after <= self.tile
-            more = found + is_before.choose(1, 0)
-            yielded = [more.value, after.value, is_before.choose(after, before).value]
-            body = builder.block([count, *carried], yielded)
+            return found + is_before.choose(1, 0), after, is_before.choose(after, before)
+
+        none = self.number(self.builder.const(0, Scalar(I32)))
+        steps, _, before = self.each_step((self.number(self.builder.const(0)), none, none), add)
+        return steps, before
+
+    def each_step(self, begin: tuple[Number, ...], add: Known) -> tuple[Number, ...]:
+        """Return what `add` makes of its last result, beginning with `begin`, and the tiles of each step.
+
+        An iteration takes several steps, whose reads do not wait for each other; steps after the last have no tiles.
+        """
+        builder, at_once = self.builder, ENDS_AT_ONCE * STEPS_AT_ONCE
+        trips = (self.groups + (at_once - 1)) // at_once
+        turn = builder.fresh("turn", INDEX_SCALAR)
+        carried = [builder.fresh("known", n.value.type) for n in begin]
+        with builder.region():
+            known, first = tuple(map(self.number, carried)), self.number(turn) * STEPS_AT_ONCE
+            for tiles in [self.sum(self.tiles_of_step(first + i)) for i in range(STEPS_AT_ONCE)]:
+                known = add(tiles, known)
+            body = builder.block([turn, *carried], [n.value for n in known])
         results = tuple(builder.fresh(v.name, v.type) for v in carried)
-        begin = (builder.const(0), none, none)
-        builder.effect(Loop, steps.value, begin, body, results=results)
-        return self.number(results[0]), self.number(results[2])
+        builder.effect(Loop, trips.value, tuple(n.value for n in begin), body, results=results)
+        return tuple(map(self.number, results))
 
     def groups_before(self, step: Number, before: Number) -> tuple[Number, Number]:
         """Return how many groups of a step are before the tile's, and the number of tiles before it."""

@@ -247,7 +247,8 @@ class _Merged:
         self.builder, self.turn = builder, builder.fresh("turn", INDEX_SCALAR)
         self.before: list[Op] = []
         self.ops: list[Op] = []
-        """The ops before the loop, and those in it."""
+        """The ops before the loop, and those in it, which differ from turn to turn."""
+        self.in_turn = {self.turn}
         self.new: dict[Value, Value] = {}
         """The values of the merged search, by those of the roles."""
         self.known: dict[Any, tuple[Value, ...]] = {}
@@ -259,7 +260,10 @@ class _Merged:
             key = _key(op, self.new)
             if key not in self.known:
                 fresh = {v: self.builder.fresh(v.name, v.type) for v in made_in(Block((), (op,)))}
-                (self.before if op in turn.before else self.ops).append(rename(op, self.new | fresh))
+                new = rename(op, self.new | fresh)
+                is_same = self.in_turn.isdisjoint(v for one in _with_inner(new) for v in one.operands)
+                (self.before if is_same else self.ops).append(new)
+                self.in_turn.update(() if is_same else new.results)
                 self.known[key] = tuple(fresh[v] for v in op.results)
             self.new.update(zip(op.results, self.known[key], strict=True))
         return [self.new[v] for v in turn.found]
