@@ -2,15 +2,19 @@
 
     %group, %first, %end = ragged_tile(%ends, %tile, %count) {block = 64}
   →
-    %steps, %before = loop(%n, …) { steps of 32 groups whose tiles are all before the tile, and their tiles }
-    %place, %before_1 = the groups of the step after them whose tiles are all before the tile, by bisection
-    %start = read(%ends, [%group - 1]), %end_1 = read(%ends, [%group])      0 where there is no such group
-    %length = %end_1 - %start, divided equally among the tiles of the group
-    %first = %start + (%tile - %before_1) * %length, %end = min(%end_1, %first + %length)
+    %tiles = loop(%n, …) { the sum of the tiles of all groups }
+    %group, %first, %end = loop(1 if %tile < %tiles, else 0) {
+      %steps, %before = loop(%n, …) { steps of 32 groups whose tiles are all before the tile, and their tiles }
+      %place, %before_1 = the groups of the step after them whose tiles are all before the tile, by bisection
+      %start = read(%ends, [%group - 1]), %end_1 = read(%ends, [%group])      0 where there is no such group
+      %length = %end_1 - %start, divided equally among the tiles of the group
+      yield([%group, %start + (%tile - %before_1) * %length, min(%end_1, %first + %length)])
+    }
 
-Every step reads a tile of ends at once, and the sum of the tiles of some of its groups is a reduction, so that the
-search waits for memory three times however many groups there are. A tile without rows gets rows before the first one
-and the group -1, whose weights and rows are all out of bounds: nothing is loaded for it, and nothing stored.
+Every step reads a tile of ends at once, four steps do so at the same time, and the sum of the tiles of some groups is a
+reduction, so that the search waits for memory a few times however many groups there are. The number of all tiles is the
+same for all of them: persistent workgroups can add it up once. A tile without rows gets rows before the first one and
+the group -1, whose weights and rows are all out of bounds: nothing is loaded for it, and nothing stored.
 """
 
 from __future__ import annotations

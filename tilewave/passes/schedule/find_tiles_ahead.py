@@ -18,8 +18,9 @@
                                                  } }
 
 The tile of a ragged grid is found by loads and reductions that depend on each other: some thousand cycles, in which
-consumers would not multiply and the producer not load. The search is two tiles ahead of them instead. Only integers are
-handed over; what follows from the number of the turn alone is computed where it is needed.
+consumers would not multiply and the producer not load. The search is two tiles ahead of them instead, and what does not
+depend on the turn is found once. Only integers are handed over; what follows from the number of the turn alone is
+computed where it is needed.
 """
 
 from __future__ import annotations
