@@ -26,7 +26,7 @@ from tilewave.lang.ops import cast, first_index, maximum, minimum, scalar, selec
 from tilewave.lang.products import mma
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
-from tilewave.mapping import grouped
+from tilewave.mapping import linear
 from tilewave.records import dataclass
 
 T, G, PAIR = sym.T, sym.G, sym.PAIR
@@ -35,7 +35,8 @@ ROWS = (16, 32, 64, 128)
 COLUMNS, NARROW_COLUMNS, DEPTH_BYTES = 256, 128, 128
 """The columns of tiles of 16-bit elements, and of wider ones, whose products matrix units compute more slowly."""
 BAND = 8
-"""Tiles of rows that are computed for all columns before the next ones: their rows and weights stay in L2 meanwhile."""
+"""The most tiles of rows of a group that are computed for all columns before the next ones: their rows and weights stay
+in L2 meanwhile."""
 SHAPES = "x [T, K], w [G, N, K], ends [G], y [T, N], bias [G, N], scales [T]"
 
 
@@ -56,10 +57,10 @@ class GroupedTile:
     def constraints(self) -> list[Constraint]:
         """The constraints of products whose groups are rows."""
         return [
-            WorkgroupConstraint(T, self.rows, 0, ragged=Ragged(G, "ends")),
+            WorkgroupConstraint(T, self.rows, 0, ragged=Ragged(G, "ends", BAND)),
             WorkgroupConstraint(N, self.columns, 1),
             TilingConstraint(K, self.depth),
-            WorkgroupMapping(grouped(BAND)),
+            WorkgroupMapping(linear(along="n")),
         ]
 
 

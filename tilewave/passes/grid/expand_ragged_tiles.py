@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import And, Broadcast, Iota, Loop, RaggedTile, Read, Reduce, Select
+from tilewave.ir.ops import And, Broadcast, Iota, Loop, RaggedTile, Read, Reduce, Select, TileInGroup
 from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.types import I32, INDEX, INDEX_SCALAR, Scalar, Tile
 from tilewave.mapping.ragged import NO_GROUP, RaggedGrid
@@ -40,61 +40,75 @@ def expand_ragged_tiles(kernel: Kernel) -> Kernel:
     arguments = {v.name: v for v in kernel.body.args}
 
     def expand(op: Op) -> Sequence[Op] | None:
-        return (
-            _Search(op, Builder(taken, locate=lambda: op.loc), arguments).ops() if isinstance(op, RaggedTile) else None
-        )
+        match op:
+            case TileInGroup():
+                tile = next(user for user in kernel.users[op.results[0]] if isinstance(user, RaggedTile))
+                return _Search(tile, op, Builder(taken, locate=lambda: op.loc), arguments).ops()
+            case RaggedTile():
+                if isinstance(kernel.defs.get(op.number), TileInGroup):
+                    return []  # found there
+                return _Search(op, None, Builder(taken, locate=lambda: op.loc), arguments).ops()
+        return None
 
     return rewrite(kernel, expand)
 
 
 class _Search:
-    """The ops that find one tile's group."""
+    """The ops that find one tile's group, and its place in the order of the group, if that has one."""
 
-    def __init__(self, op: RaggedTile, builder: Builder, arguments: dict[str, Value]) -> None:
-        self.op, self.builder, self.grid = op, builder, RaggedGrid(op.block)
+    def __init__(
+        self, op: RaggedTile, order: TileInGroup | None, builder: Builder, arguments: dict[str, Value]
+    ) -> None:
+        self.op, self.order, self.builder, self.grid = op, order, builder, RaggedGrid(op.block)
         (groups,) = op.memory.type.extents
         self.groups = self.number(arguments[groups] if isinstance(groups, str) else builder.const(groups))
         self.is_one_step = isinstance(groups, int) and groups <= ENDS_AT_ONCE
-        self.tile = self.number(builder.cast(op.number, I32))
+        self.tile = self.number(builder.cast(order.row if order else op.number, I32))
 
     def number(self, v: Value) -> Number:
         return Number(self.builder, v)
 
     def ops(self) -> Sequence[Op]:
-        group, start, end = self.found_now() if self.is_one_step else self.found_if_any()
-        has_rows = start < end
-        instead = (NO_GROUP, -self.op.block, 0)
-        for found, other, result in zip((group, start, end), instead, self.op.results, strict=True):
-            otherwise = self.builder.const(other)
-            self.builder.effect(Select, has_rows.value, found.value, otherwise, results=(result,))
+        group, before = self.found_now() if self.is_one_step else self.found_if_any()
+        start, end = self.end_of(group - 1), self.end_of(group)
+        tile, length = self.index(self.tile - before), self.grid.length(end - start)
+        instead = [self.builder.const(n) for n in (NO_GROUP, -self.op.block, 0)]
+        results = self.op.results
+        if self.order:
+            columns, most = self.number(self.order.columns), self.grid.tiles_of(end - start).larger(1)
+            at = tile.smaller(most - 1), self.number(self.order.column)  # any place, for a tile without rows
+            tile, column = self.grid.in_band(*at, (most, columns), self.order.band)
+            results, instead = (*results, *self.order.results), [*instead, self.order.row, self.order.column]
+        first = self.grid.first_row(tile, start, length)
+        end = end.smaller(first + length)
+        has_rows = first < end
+        found = [group, first, end, *([self.index(before) + tile, column] if self.order else [])]
+        for n, other, result in zip(found, instead, results, strict=True):
+            self.builder.effect(Select, has_rows.value, n.value, other, results=(result,))
         return self.builder.ops
 
-    def found_now(self) -> tuple[Number, Number, Number]:
-        """Return the group of the tile, its first row and the end of its rows."""
+    def found_now(self) -> tuple[Number, Number]:
+        """Return the group of the tile, and the tiles of all groups before."""
         none = self.number(self.builder.const(0, Scalar(I32)))
         steps, before = (self.number(self.builder.const(0)), none) if self.is_one_step else self.steps_before()
         place, before = self.groups_before(steps, before)
-        group = steps * ENDS_AT_ONCE + place
-        start, end = self.end_of(group - 1), self.end_of(group)
-        length = self.grid.length(end - start)
-        first = self.grid.first_row(self.index(self.tile - before), start, length)
-        return group, first, end.smaller(first + length)
+        return steps * ENDS_AT_ONCE + place, before
 
-    def found_if_any(self) -> tuple[Number, Number, Number]:
+    def found_if_any(self) -> tuple[Number, Number]:
         """Return what `found_now` does, without a search where no group has the tile: all numbers from that of all
-        tiles on, which may be many."""
+        tiles on, which may be many, have the group after the last one."""
         builder = self.builder
         none = self.number(builder.const(0, Scalar(I32)))
         (tiles,) = self.each_step((none,), lambda tiles, known: (known[0] + tiles,))
-        once = (self.tile < tiles).choose(1, 0)
-        names = ("group", "first", "end")
+        once, kinds = (self.tile < tiles).choose(1, 0), {"group": INDEX_SCALAR, "before": Scalar(I32)}
         with builder.region():
             found = [n.value for n in self.found_now()]
-            body = builder.block([builder.fresh(n, INDEX_SCALAR) for n in ("once", *names)], found)
-        results = tuple(builder.fresh(n, INDEX_SCALAR) for n in names)
-        builder.effect(Loop, once.value, tuple(builder.const(0) for _ in names), body, results=results)
-        group, first, end = map(self.number, results)
-        return group, first, end
+            args = [builder.fresh(name, kind) for name, kind in kinds.items()]
+            body = builder.block([builder.fresh("once", INDEX_SCALAR), *args], found)
+        results = tuple(builder.fresh(name, kind) for name, kind in kinds.items())
+        builder.effect(Loop, once.value, (self.groups.value, none.value), body, results=results)
+        group, before = map(self.number, results)
+        return group, before
 
     def index(self, n: Number) -> Number:
         return self.number(self.builder.cast(n.value, INDEX))
