@@ -34,7 +34,7 @@ ROWS = (16, 32, 64, 128)
 """The rows of tiles: the fewest that the matrix units of all targets multiply, up to as many as pay."""
 COLUMNS, NARROW_COLUMNS, DEPTH_BYTES = 256, 128, 128
 """The columns of tiles of 16-bit elements, and of wider ones, whose products matrix units compute more slowly."""
-BAND = 8
+BAND = 3
 """The most tiles of rows of a group that are computed for all columns before the next ones: their rows and weights stay
 in L2 meanwhile."""
 SHAPES = "x [T, K], w [G, N, K], ends [G], y [T, N], bias [G, N], scales [T]"
