@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.every_size import every_size, is_right_unseen
+from tilewave.analysis.group_orders import row_by_row
 from tilewave.analysis.indexed_writes import want_no_order
 from tilewave.analysis.schedule import WRITE_SOMETHING, Correction, writes_something
 from tilewave.analysis.size_proofs import Verdicts
@@ -185,7 +186,7 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     traced = trace_kernel(kernel, options.subs, dynamic, options.max_sizes, room)
     if not writes_something(traced.ir):
         raise CoverageError(f"{kernel.name} writes nothing", loc=kernel.loc, remedy=WRITE_SOMETHING)
-    want_no_order(traced.ir)
+    want_no_order(row_by_row(traced.ir))
     observed = traced.ir if has_observations(traced.ir) else None
     traced = replace(traced, ir=without_observations(traced.ir))
     final, steps = run(traced.ir, _tile_level(traced.order))
@@ -197,9 +198,10 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
         passed = f"{traced.order.left_alone}\n{passed}".lstrip()
         remedy = replace(remedy, text=passed, coordinates=traced.order.coordinates)
     given = tuple(s for s in dynamic if s.name not in open_sizes(final))
-    proof = every_size(traced.ir, str(traced.order), traced.order.doubt, traced.order.positive)
+    judged = row_by_row(traced.ir)
+    proof = every_size(judged, str(traced.order), traced.order.doubt, traced.order.positive)
     verdicts = Verdicts(final, proof, remedy)
-    if not is_open(final) and not order_depends_on(final) and not is_right_unseen(traced.ir, traced.order.doubt):
+    if not is_open(final) and not order_depends_on(final) and not is_right_unseen(judged, traced.order.doubt):
         verdicts.first({s.name: 1 for s in given})
     final, expanded = run(final, _after_proofs())
     steps = (*steps, *(step for step in expanded if step.changed))

@@ -83,3 +83,22 @@ def test_ends_that_are_none_give_rows_all_the_same(ends):
     """What they are is undefined; that no row before the first one is stored follows from the bounds of arrays."""
     found = RaggedGrid(4).tiles(ends, range(20))
     assert ((found.group >= -1) & (found.group <= len(ends))).all()
+
+
+@pytest.mark.parametrize("band", [1, 2, 3, 8])
+@pytest.mark.parametrize("ends", [[0, 9, 9, 40], [3], [0, 0], [17, 18, 90]])
+def test_an_order_in_groups_computes_each_tile_of_a_group_once(ends, band):
+    grid, columns = RaggedGrid(4), 3
+    rows = range(grid.count(ends[-1], len(ends)))
+    group = grid.tiles(ends, rows).group
+    at = np.divmod(np.arange(len(rows) * columns), columns)
+    placed = grid.tiles_in_groups(ends, at, columns, band)
+    assert sorted(zip(*placed, strict=True)) == sorted(zip(*at, strict=True))
+    assert (group[placed[0]] == group[at[0]]).all()
+
+
+def test_a_band_of_a_group_is_computed_column_by_column():
+    """Groups of one tile and of three, in two columns: bands of two tiles, then the third one."""
+    rows, columns = RaggedGrid(4).tiles_in_groups([4, 16], np.divmod(np.arange(10), 2), 2, 2)
+    found = list(zip(rows.tolist(), columns.tolist(), strict=True))
+    assert found == [(0, 0), (0, 1), (1, 0), (2, 0), (1, 1), (2, 1), (3, 0), (3, 1), (4, 0), (4, 1)]

@@ -18,9 +18,10 @@ from tilewave.ir.build import Builder, Number
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.ops import Arrive, HandOver, Load, Loop, Role, Store, WaitMbarrier, Wgmma
 from tilewave.ir.rewrite import names, walk
-from tilewave.kernels import error_bound
+from tilewave.kernels import error_bound, grouped
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.machine.chips import SM_90A
+from tilewave.passes.grid.expand_ragged_tiles import expand_ragged_tiles
 from tilewave.passes.schedule import ping_pong
 from tilewave.passes.schedule.ping_pong import PingPong
 from tilewave.pipeline import lists
@@ -236,3 +237,27 @@ def test_with_one_signal_for_all_tiles_a_group_could_be_two_phases_ahead(monkeyp
     with pytest.raises(InterpreterError, match="no wave of workgroup 0 can go on"):
         for seed in range(20):
             check(in_turns(shape, 1), shape, seed=seed)
+
+
+@cache
+def of_groups():
+    """Tiles of groups of rows, some of them without any, for two workgroups."""
+    counts = [3, 0, 34, 0, 0, 17, 1, *[0] * 30, 5]
+    sizes = {grouped.T: sum(counts), grouped.G: len(counts), grouped.N: 256, grouped.K: 192}
+    form = grouped.GroupedForm(f16, f32, i32, activation="relu")
+    tiles = grouped.grouped_product_kernel(grouped.GroupedTile(16, 128, 64), form).compile("numpy", sizes).kernel
+    return counts, run(tiles, [expand_ragged_tiles, *lists.hopper(SM_90A, Places(), 4, 2)])[0]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_tiles_that_are_skipped_take_no_turn(order):
+    counts, kernel = of_groups()
+    assert is_ping_pong(kernel)
+    rng, ends = np.random.default_rng(1), np.cumsum(counts).astype(np.int32)
+    x, w = (rng.standard_normal(s).astype(np.float16) for s in ((sum(counts), 192), (len(counts), 256, 192)))
+    y = poisoned((sum(counts), 256), f32)
+    interpret_lanes(kernel, [x, w, ends, y], {}, order, 0)
+    group = np.repeat(np.arange(len(counts)), counts)
+    wide = x.astype(float), w.astype(float)
+    want, magnitude = (np.einsum("tk,tnk->tn", a, b[group]) for a, b in (wide, map(abs, wide)))
+    assert (abs(y - want.clip(0)) <= error_bound(want, magnitude, 192, f16, f32)).all()

@@ -24,6 +24,7 @@ from tilewave.ir.ops import (
     ReadIndexed,
     ReadIndexedShared,
     Scatter,
+    TileInGroup,
     TileOf,
     While,
     Workgroup,
@@ -287,7 +288,7 @@ def needed_values(body: Block, wanted: Wanted, watched: frozenset[Value] = froze
 @once
 def made_of_data(body: Block) -> frozenset[Value]:
     """Return the values that depend on data read from memory."""
-    return _made_by(body, (*READS, RaggedTile))
+    return _made_by(body, (*READS, RaggedTile, TileInGroup))
 
 
 @once

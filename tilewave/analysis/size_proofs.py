@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewave.analysis.coverage import checked_schedule
 from tilewave.analysis.every_size import EverySize
+from tilewave.analysis.group_orders import row_by_row
 from tilewave.analysis.reads import judged_schedule, reads_depend_on
 from tilewave.analysis.schedule import Correction, Schedule
 from tilewave.analysis.size_classes import Key, SeenSizes
@@ -31,6 +32,7 @@ class Verdicts:
 
     def __init__(self, kernel: Kernel, proof: EverySize, remedy: Correction) -> None:
         self.kernel, self.proof, self.remedy = kernel, proof, remedy
+        self.judged = row_by_row(kernel)
         self._right: set[Key] = set()
         self._schedules: dict[Key, Schedule] = {}
         self.looked_at = 0
@@ -70,7 +72,7 @@ class Verdicts:
 
     @cached_property
     def _seen(self) -> SeenSizes:
-        return SeenSizes(self.kernel)
+        return SeenSizes(self.judged)
 
     def schedule(self, numbers: Sequence[Any], values: Values) -> Schedule:
         """Return the checked schedule for these scalar arguments."""
@@ -85,14 +87,14 @@ class Verdicts:
 
     def first(self, values: Values) -> Schedule:
         """Return the schedule of a kernel of static tile order; size-dependent reads are checked at the call."""
-        if reads_depend_on(self.kernel):
-            return checked_schedule(self.kernel, values, self.remedy)
+        if reads_depend_on(self.judged):
+            return checked_schedule(self.judged, values, self.remedy)
         return self.schedule([values.get(name, 0) for name in self._names], values)
 
     def _judged(self, values: Values) -> Schedule:
         self.looked_at += 1
         try:
-            return judged_schedule(bind(self.kernel, values), values, self.remedy)
+            return judged_schedule(bind(self.judged, values), values, self.remedy)
         except (CoverageError, AccessError) as error:
             if not open_sizes(self.kernel):
                 raise

@@ -5,18 +5,28 @@ from __future__ import annotations
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Const, Elementwise, Loop, Mma, While, Workgroup, Yield
 from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Scalar
 
 
 def computes_one_tile(kernel: Kernel) -> bool:
-    """Return whether every workgroup computes one tile with MMAs, and no loop encloses the K loop."""
+    """Return whether every workgroup computes one tile with MMAs, and no loop encloses the K loop.
+
+    Loops that only find numbers, as the search for a tile's group does, may be nested.
+    """
     tops = kernel.body.ops
-    loops = [op for op in tops if isinstance(op, (Loop, While))]
+    loops = [op for op in tops if isinstance(op, (Loop, While)) and not finds_numbers(op)]
     nested = any(isinstance(inner, (Loop, While)) for op in loops for block in op.blocks for inner in walk(block))
     numbers = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
     products = any(isinstance(op, Mma) for op in walk(kernel.body))
     known = all(op in tops for op in numbers) and not any(isinstance(op, Allocate) for op in tops)
     counted = bool(numbers) or kernel.workgroups == 1
     return products and counted and known and not nested
+
+
+def finds_numbers(op: Op) -> bool:
+    """Return whether a loop has no effect, and only scalars as results."""
+    inside = (inner for block in op.blocks for inner in walk(block) if not inner.blocks and not inner.ends_blocks)
+    return all(isinstance(v.type, Scalar) for v in op.results) and not any(inner.has_effect for inner in inside)
 
 
 def only_adds_up(op: Op) -> bool:

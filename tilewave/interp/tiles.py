@@ -96,6 +96,12 @@ def ragged_tile(run: TileRun, op: ir.RaggedTile) -> tuple[Any, ...]:
     return int(found.group), int(found.first), int(found.end)
 
 
+def tile_in_group(run: TileRun, op: ir.TileInGroup) -> tuple[Any, ...]:
+    row, column, columns = (np.asarray(run.env[v]) for v in (op.row, op.column, op.columns))
+    found = RaggedGrid(op.block).tiles_in_groups(run.env[op.memory].data, (row, column), columns, op.band)
+    return tuple(map(int, found))
+
+
 def broadcast(run: TileRun, op: ir.Broadcast) -> tuple[Any, ...]:
     shape = op.result.type.shape
     return (np.broadcast_to(spread(run.env[op.x], op.axes, len(shape)), shape),)
@@ -237,6 +243,7 @@ MEANINGS: dict[type[Op], Meaning] = {
     ir.Workgroup: workgroup_number,
     ir.TileOf: tile_of,
     ir.RaggedTile: ragged_tile,
+    ir.TileInGroup: tile_in_group,
     ir.Broadcast: broadcast,
     ir.ExtractSlice: extract_slice,
     ir.Permute: permute,

@@ -37,8 +37,8 @@ from tilewave.records import dataclass
 S, L, K = sym.S, sym.L, sym.K
 LEAST_STEP = 4
 """The rows of a step of the widest tiles: one row alone would wait for memory at every step."""
-SUMMED = 4
-"""The rows of each token that a step of `unpermute_rows` adds on a GPU: it waits for their slots, then for all rows."""
+SUMMED_BYTES = 2048
+"""What a step of `unpermute_rows` reads on a GPU: many workgroups that wait for little each keep memory busy."""
 
 
 @dataclass(frozen=True)
@@ -163,27 +163,18 @@ def unpermute_rows(x: Any, slots: Any, y: Any, weights: Any = None) -> None:
     kernel(*(array for array in arrays.values() if array is not None))
 
 
-@dataclass(frozen=True)
-class TokenTile(RowTile):
-    """The tokens and columns of a workgroup that adds up the rows of each token."""
-
-    step: int = 1
-    """How many rows of each token a step adds."""
-
-
-def unpermute_tile_for(target: str, columns: int, dtype: DType) -> TokenTile:
-    """Return the tile for sums of the rows of each token; a CPU does not wait for several rows together."""
+def unpermute_tile_for(target: str, columns: int, dtype: DType) -> RowTile:
+    """Return the tile for sums of the rows of each token."""
     if target_named(target).most_bytes is None:
-        one = gather_tile_for(target, columns, dtype)
-        return TokenTile(one.rows, one.columns)
-    size = max(2, dtype.bytes) * SUMMED
-    tile = min(power_of_two_for(columns), READ_BYTES // size)
-    return TokenTile(max(1, min(MOST_ROWS, READ_BYTES // (tile * size))), tile, step=SUMMED)
+        return gather_tile_for(target, columns, dtype)
+    size = max(2, dtype.bytes)
+    tile = min(power_of_two_for(columns), SUMMED_BYTES // size)
+    return RowTile(max(1, min(MOST_ROWS, SUMMED_BYTES // (tile * size))), tile)
 
 
 @cache
 def unpermute_rows_kernel(
-    tile: TokenTile, x_dtype: DType, slots_dtype: DType, y_dtype: DType, weights_dtype: DType | None = None
+    tile: RowTile, x_dtype: DType, slots_dtype: DType, y_dtype: DType, weights_dtype: DType | None = None
 ) -> WaveKernel:
     """Return the kernel from x[V, D], slots[T, K] and weights[T, K] to y[T, D]."""
     want_indices("unpermute_rows", slots=slots_dtype)
@@ -199,6 +190,4 @@ def unpermute_rows_kernel(
 
     arrays = given(x=array_of(x_dtype, V, D), slots=array_of(slots_dtype, T, K), y=array_of(y_dtype, T, D))
     more = given(weights=weights_dtype and array_of(weights_dtype, T, K))
-    return kernel_of(
-        "unpermute_rows", [*tile.constraints(), TilingConstraint(K, tile.step)], {**arrays, **more}, unpermute
-    )
+    return kernel_of("unpermute_rows", [*tile.constraints(), TilingConstraint(K, 1)], {**arrays, **more}, unpermute)

@@ -82,10 +82,13 @@ class Ragged:
     """Groups of a dim's elements, one after the other: the dim that counts the groups, and the array of their ends.
 
     `ends` names a parameter of the kernel, `Memory[groups, …]` of integers: group g ends where group g + 1 begins.
+    `band`: within a group, so many rows of tiles are computed for all columns before the next ones, where the order of
+    tiles is row by row, `linear(along="n")`. 0: the order of tiles alone decides, and takes no notice of groups.
     """
 
     groups: Symbol
     ends: str
+    band: int = 0
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from tilewave.lang.constraints import (
 )
 from tilewave.lang.geometry import Geometry, GridShare, Order, one_part_each, places_of, resolve, size
 from tilewave.lang.pythons_own import assigned_inside, misused
-from tilewave.lang.ragged import place_in_group
+from tilewave.lang.ragged import ordered_in_group, place_in_group
 from tilewave.lang.symbols import (
     COORDINATES,
     HARDWARE,
@@ -516,6 +516,8 @@ def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
     left_open = tuple(n.value for n in sides if isinstance(n, Number))
     trace.effect(ir.TileOf, number.value, *known, left_open, results=(batch, row, col))
     along = trace.number(row), trace.number(col), trace.number(batch)
+    for dim, share in geometry.shares.items():
+        along = ordered_in_group(trace, dim, share, along, grid.cols)
     for dim, share in geometry.shares.items():
         if share.ragged is not None:
             trace.windows[dim] = place_in_group(trace, dim, share, share.coordinate(along, grid.batches))

@@ -27,6 +27,18 @@ def place_in_group(trace: Trace, dim: Any, share: GridShare, number: Any) -> Dim
     return DimensionWindow(first, share.tile, end=end)
 
 
+def ordered_in_group(trace: Trace, dim: Any, share: GridShare, along: tuple[Any, Any, Any], columns: Any) -> Any:
+    """Return the row, column and batch of a tile whose place in its group decides them; see `Ragged.band`."""
+    if share.ragged is None or not share.ragged.band:
+        return along
+    row, column, batch = along
+    found = tuple(trace.fresh(name, INDEX_SCALAR) for name in ("tile_m", "tile_n"))
+    numbers = (trace.index(n) for n in (row, column, columns))
+    ends = ends_of(trace, dim, share)
+    trace.effect(ir.TileInGroup, ends.value, *numbers, share.tile, share.ragged.band, results=found)
+    return (*map(trace.number, found), batch)
+
+
 def ends_of(trace: Trace, dim: Any, share: GridShare) -> MemoryArgument:
     """Return the array of the groups' ends, which the kernel takes by that name."""
     assert share.ragged is not None

@@ -25,8 +25,9 @@ from itertools import product
 import numpy as np
 
 from tilewave.mapping.coverage import Array
-from tilewave.mapping.grid import MappingError
+from tilewave.mapping.grid import MappingError, OpenGrid
 from tilewave.mapping.index import Index, larger
+from tilewave.mapping.orders import Grouped
 from tilewave.records import dataclass
 
 NO_GROUP = -1
@@ -92,6 +93,15 @@ class RaggedGrid:
         """Return the first row of a group's tile, by its number within a group whose rows begin at `start`."""
         return start + tile * length
 
+    def in_band(self, tile: Index, column: Index, sides: tuple[Index, Index], band: int) -> tuple[Index, Index]:
+        """Return the tile of a group and the column that are computed in the place of others, in bands of tiles.
+
+        `sides`: the tiles of the group, and the columns. Row by row, a group's tiles have consecutive numbers, and an
+        order is a bijection on every grid, so each of them is computed once.
+        """
+        tiles, columns = sides
+        return Grouped(band).formula(tile * columns + column, OpenGrid(tiles, columns))
+
     def tiles(self, ends: Sequence[int] | Array, numbers: Sequence[int] | Array) -> RaggedTiles:
         """Return the group and rows of tiles: group -1 and rows from -block to 0 for those without any."""
         given, number = np.asarray(ends, np.int64), np.asarray(numbers, np.int64)
@@ -105,6 +115,19 @@ class RaggedGrid:
         return RaggedTiles(
             np.where(has_rows, group, NO_GROUP), np.where(has_rows, first, -self.block), np.where(has_rows, end, 0)
         )
+
+    def tiles_in_groups(
+        self, ends: Sequence[int] | Array, at: tuple[Array, Array], columns: int | Array, band: int
+    ) -> tuple[Array, Array]:
+        """Return the rows and columns of tiles that are computed in the place of those at `at`."""
+        row, column = at
+        after = np.cumsum(self.tiles_of(np.diff(np.asarray(ends, np.int64), prepend=0)))
+        bounds = np.concatenate(([0], after, [after[-1]]))
+        group = (after[:, None] <= row.reshape(-1)).sum(0).reshape(row.shape)
+        before, tiles = bounds[group], np.maximum(bounds[group + 1] - bounds[group], 1)
+        has_rows = row < after[-1]
+        tile, placed = self.in_band(np.where(has_rows, row - before, 0), column, (tiles, columns), band)
+        return np.where(has_rows, before + tile, row), np.where(has_rows, placed, column)
 
     def fault(self, ends: Sequence[int], rows: int | None = None) -> RaggedCounterexample | None:
         """Return the first row below the last end that is not computed exactly once, or in its group; None: all are."""

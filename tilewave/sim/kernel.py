@@ -36,6 +36,7 @@ from tilewave.ir.ops import (
     ReadIndexed,
     ReadIndexedShared,
     Scatter,
+    TileInGroup,
     Write,
     WriteIndexed,
 )
@@ -190,7 +191,7 @@ def _segments(kernel: Kernel, visits: Iterable[Visit]) -> Iterator[Segment]:
     """Cut the visits after every write that a read follows, and where the next workgroups begin."""
     own = {v for op in walk(kernel.body) if isinstance(op, Allocate) for v in op.results}
     now, count, last, has_written = Segment(), 0, -1, False
-    want_followed(kernel, lambda op: () if isinstance(op, RaggedTile) else (*op.read, *op.written))
+    want_followed(kernel, lambda op: () if isinstance(op, (RaggedTile, TileInGroup)) else (*op.read, *op.written))
     for visit in visits:
         if visit.op.memory in own or not len(visit.workgroups):
             continue

@@ -16,7 +16,7 @@ from tilewave.analysis.index_sources import IndexSources, PositionPart
 from tilewave.analysis.index_trace import IndexRun, Visit, Wanted
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import RaggedTile, Write, WriteIndexed
+from tilewave.ir.ops import RaggedTile, TileInGroup, Write, WriteIndexed
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Scalar
 from tilewave.mapping.ragged import MOST_ROWS, RaggedGrid
@@ -113,11 +113,17 @@ class _RaggedRun(IndexRun):
         self.kept: dict[tuple[int, int, int, int], tuple[Array, Array]] = {}
 
     def op(self, op: Op, env: dict[Value, Any], w: Array) -> None:
-        if not isinstance(op, RaggedTile):
-            super().op(op, env, w)
-            return
-        found = RaggedGrid(op.block).tiles(self.ragged.ends, np.broadcast_to(np.asarray(env[op.number]), w.shape))
-        env.update(zip(op.results, (found.group, found.first, found.end), strict=True))
+        match op:
+            case RaggedTile():
+                numbers = np.broadcast_to(np.asarray(env[op.number]), w.shape)
+                found = RaggedGrid(op.block).tiles(self.ragged.ends, numbers)
+                env.update(zip(op.results, (found.group, found.first, found.end), strict=True))
+            case TileInGroup():
+                row, column, columns = (np.broadcast_to(np.asarray(env[v]), w.shape) for v in op.operands[1:])
+                placed = RaggedGrid(op.block).tiles_in_groups(self.ragged.ends, (row, column), columns, op.band)
+                env.update(zip(op.results, placed, strict=True))
+            case _:
+                super().op(op, env, w)
 
     def visit(self, op: Any, env: dict[Value, Any], w: Array) -> None:
         super().visit(op, env, w)

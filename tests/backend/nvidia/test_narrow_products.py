@@ -1,4 +1,4 @@
-"""Products of which some columns are used: a branch for each width, and boxes of rows that may begin out of bounds."""
+"""Products of which some columns are used: a branch for each width, and boxes of rows that may be left out."""
 
 import re
 from functools import cache
@@ -27,9 +27,14 @@ def test_a_product_has_a_branch_for_each_width(rows, widths):
     assert text == [word for width in text[1::3] for word in ("fence", width, "wait")]
 
 
-def test_rows_are_loaded_in_parts_of_which_later_ones_may_be_left_out():
-    loads = compiled(128).build.asm.count("cp.async.bulk.tensor.2d.shared")
-    assert loads == 4 and compiled(16).build.asm.count("cp.async.bulk.tensor.2d.shared") == 1
+def test_lanes_load_the_parts_that_have_rows_in_use_and_the_bytes_of_others_complete():
+    text = compiled(128).build.asm
+    assert text.count("cp.async.bulk.tensor.2d.shared") == text.count("mbarrier.complete_tx") == 1
+
+
+def test_few_rows_are_one_box():
+    text = compiled(16).build.asm
+    assert text.count("cp.async.bulk.tensor.2d.shared") == 1 and "mbarrier.complete_tx" not in text
 
 
 @pytest.mark.skipif(not ptxas(), reason="no ptxas on this machine")

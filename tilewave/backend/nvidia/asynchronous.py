@@ -12,7 +12,7 @@ from tilewave.backend.nvidia.inline_ptx import asm, asm_at_first, asm_value, whe
 from tilewave.backend.nvidia.numbers import LANES, cluster_rank, hidden_zero, lane, thread
 from tilewave.backend.nvidia.wgmma import WAIT, multiply, wait_mma
 from tilewave.layouts.fragments import WARPGROUP
-from tilewave.lower.gpu.asynchronous_target import Box, Gathering, SharedCopy, SharedProduct
+from tilewave.lower.gpu.asynchronous_target import Box, BoxParts, Gathering, SharedCopy, SharedProduct
 from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.records import dataclass
@@ -163,6 +163,21 @@ class Hopper:
     def tma_load(self, f: LlvmFunction, box: Box, mbarrier: str) -> None:
         text, operands = copy_in_text(box, 2)
         asm(f, when(0, text), [one_lane(f), ("i32", mbarrier), *operands])
+
+    def tma_load_parts(self, f: LlvmFunction, parts: BoxParts, mbarrier: str) -> None:
+        """Lane i loads part i."""
+        own = lane(f)
+        *before, row, last = parts.first.at
+        mine = f.value(f"add i32 {row}, {f.value(f'mul i32 {own}, {parts.rows}')}")
+        address = f.value(f"add i32 {parts.first.address}, {f.value(f'mul i32 {own}, {parts.bytes}')}")
+        loads = f.value(f"zext i1 {f.value(f'icmp slt i32 {own}, {parts.used}')} to i32")
+        text, operands = copy_in_text(Box(parts.first.map, (*before, mine, last), address), 2)
+        asm(f, when(0, text), [("i32", loads), ("i32", mbarrier), *operands])
+        left = f.value(f"mul i32 {f.value(f'sub i32 {parts.count}, {parts.used}')}, {parts.bytes}")
+        is_less = f.value(f"icmp sgt i32 {left}, 0")
+        completes = f.value(f"select i1 {is_less}, i32 {one_lane(f)[1]}, i32 0")
+        text = "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [$1], $2;"
+        asm(f, when(0, text), [("i32", completes), ("i32", mbarrier), ("i32", left)])
 
     def tma_load_multicast(self, f: LlvmFunction, copy: SharedCopy) -> None:
         """Multicast `mine`; a workgroup that loads for itself has only its bit in the mask, and loads `others` too."""

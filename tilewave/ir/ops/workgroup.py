@@ -13,6 +13,7 @@ from tilewave.records import dataclass
 
 __all__ = [
     "RaggedTile",
+    "TileInGroup",
     "TileOf",
     "Workgroup",
 ]
@@ -107,8 +108,43 @@ class RaggedTile(Op):
         return ()
 
 
+@dataclass(frozen=True)
+class TileInGroup(Op):
+    """The (row, column) of tiles that is computed in the place of another one of the same group of a ragged grid.
+
+    Row by row as tiles come, those of a group are computed in bands: `band` rows of tiles for all columns, then the
+    next ones. Tiles without rows stay where they are.
+    """
+
+    levels = ON_TILES
+    gives = 2
+    has_effect = False
+    reads = places(memory=GLOBAL)
+
+    memory: Value
+    """The end of each group's rows, as in `RaggedTile`."""
+    row: Value
+    column: Value
+    columns: Value
+    """The number of columns of tiles."""
+    block: int
+    band: int
+
+    def check(self, want: Want) -> None:
+        ends = self.memory.type
+        is_list = isinstance(ends, Memory) and ends.rank == 1 and ends.dtype.is_int
+        want(is_list, f"reads the ends of groups from one axis of integers, not from {ends}")
+        want(are_indices((self.row, self.column, self.columns)), "its row and columns are of type index")
+        want(self.block >= 1 and self.band >= 1, f"has tiles of {self.block} rows, in bands of {self.band}")
+        want_results(self, want, *[INDEX_SCALAR] * 2)
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+        return ()
+
+
 OPS: tuple[type[Op], ...] = (
     Workgroup,
     TileOf,
     RaggedTile,
+    TileInGroup,
 )

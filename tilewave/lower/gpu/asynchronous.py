@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from itertools import product as combinations
 from math import prod
 
@@ -17,6 +16,7 @@ from tilewave.ir.types import Mbarriers, Memory, Panels, Swizzled
 from tilewave.lower.gpu.asynchronous_target import (
     AsynchronousTarget,
     Box,
+    BoxParts,
     Gathering,
     SharedCopy,
     SharedProduct,
@@ -34,8 +34,8 @@ CHUNK_BYTES, ROWS_OF_CHUNKS = 16, 8
 """The chunks of the swizzle of TMA and wgmma, and the rows after which it repeats."""
 MBARRIER_BYTES = 8
 """Bytes of an mbarrier."""
-ROW_PARTS, LEAST_PART = 4, 16
-"""The parts of a box of which not all rows are used, and a number that the rows of a part are a multiple of."""
+MOST_PARTS, PART_ROWS = 4, 16
+"""The most parts of a box of which not all rows are used, and a number that the rows of a part are a multiple of."""
 
 
 Allot = Callable[[str, int, int], str]
@@ -87,9 +87,7 @@ class AsynchronousOps:
             case ir.WaitMbarrier(mbarriers, at, parity):
                 self.target.wait_parity(self.f, self.mbarrier(mbarriers, at), self.number(parity))
             case ir.TmaLoad(mbarriers=mbarriers, mbarrier=mbarrier):
-                given = self.mbarrier(mbarriers, mbarrier)
-                for box in self.used_boxes(op):
-                    self.target.tma_load(self.f, box, given)
+                self.tma_load(op, self.mbarrier(mbarriers, mbarrier))
             case ir.TmaLoadMulticast():
                 self.tma_load_multicast(op)
             case ir.ClusterBarrier():
@@ -246,22 +244,21 @@ class AsynchronousOps:
         size = prod(place.memory.shape[len(op.to_at) :]) * place.bytes
         self.target.copy_now(self.f, self.boxes(op, op.to, op.to_at), mbarrier, size)
 
-    def used_boxes(self, op: ir.TmaLoad) -> Iterator[Box]:
-        """Yield the boxes of a load; where not all rows are used, parts of them, which begin out of bounds if none of
-        their rows is: nothing is loaded then, and the same bytes are expected."""
+    def tma_load(self, op: ir.TmaLoad, mbarrier: str) -> None:
+        """Load a box; where not all of its rows are used, in parts, of which those without such rows are left out."""
         place = self.shared(op.to)
-        rows = place.memory.shape[-2] // ROW_PARTS
-        if not op.rows_used or place.memory.shape[-2] % ROW_PARTS or rows % LEAST_PART:
-            yield from self.boxes(op, op.to, op.to_at)
+        parts = parts_of(place.memory.shape[-2]) if op.rows_used else 1
+        boxes = self.boxes(op, op.to, op.to_at, parts=parts)
+        if parts == 1:
+            for box in boxes:
+                self.target.tma_load(self.f, box, mbarrier)
             return
-        used, size = self.number(op.rows_used[0]), rows * row_elements(place.memory) * place.bytes
-        for first in self.boxes(op, op.to, op.to_at, parts=ROW_PARTS):
-            yield first
-            for part in range(1, ROW_PARTS):
-                box = self.further(first, str(part), rows, size)
-                *before, row, last = box.at
-                fits = self.f.value(f"icmp sgt i32 {used}, {part * rows}")
-                yield replace(box, at=(*before, self.f.value(f"select i1 {fits}, i32 {row}, i32 {-rows}"), last))
+        rows = place.memory.shape[-2] // parts
+        used = self.f.value(f"add i32 {self.number(op.rows_used[0])}, {rows - 1}")
+        size = rows * row_elements(place.memory) * place.bytes
+        count = self.f.value(f"sdiv i32 {used}, {rows}")
+        for box in boxes:
+            self.target.tma_load_parts(self.f, BoxParts(box, parts, rows, size, count), mbarrier)
 
     def tma_load_multicast(self, op: ir.TmaLoadMulticast) -> None:
         """Multicast this workgroup's part of the box to the cluster; or load all parts for this workgroup alone."""
@@ -324,6 +321,11 @@ class AsynchronousOps:
             self.f.parameters.append((self.target.map_parameter, name))
             self.target.expect_map(self.f, name)
         return self.maps[wanted]
+
+
+def parts_of(rows: int) -> int:
+    """Return the number of boxes in which a tile of so many rows is loaded where not all of them are used."""
+    return next((n for n in range(MOST_PARTS, 1, -1) if rows % (n * PART_ROWS) == 0), 1)
 
 
 def swizzle_bytes(op: Op, memory: Memory) -> int:

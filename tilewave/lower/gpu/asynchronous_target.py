@@ -58,6 +58,17 @@ class Box:
 
 
 @dataclass(frozen=True)
+class BoxParts:
+    """Boxes one below the other, of which the first `used` are loaded; `rows` and `bytes` are those of one."""
+
+    first: Box
+    count: int
+    rows: int
+    bytes: int
+    used: str
+
+
+@dataclass(frozen=True)
 class SharedCopy:
     """A TMA load: multicast of `mine` to some workgroups of a cluster if `together`, else of all boxes for this one."""
 
@@ -160,6 +171,10 @@ class AsynchronousTarget(Protocol):
         ...
 
     def tma_load(self, f: LlvmFunction, box: Box, mbarrier: str) -> None: ...
+
+    def tma_load_parts(self, f: LlvmFunction, parts: BoxParts, mbarrier: str) -> None:
+        """Load some of the parts, and complete the bytes of the others."""
+        ...
 
     def copy_now(self, f: LlvmFunction, boxes: Sequence[Box], mbarrier: str, bytes_: int) -> None:
         """Load boxes by wave 0 and wait for them; the mbarrier is initialized here."""

@@ -22,7 +22,7 @@ from typing import Any
 from tilewave.analysis.ranges import divisor_of, last_workgroups
 from tilewave.analysis.shared_tiles import hands_over
 from tilewave.analysis.splits import tiles_of
-from tilewave.analysis.tile_programs import computes_one_tile
+from tilewave.analysis.tile_programs import computes_one_tile, finds_numbers
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Value
 from tilewave.ir.launch import at_launch, known_at_launch, launch_and_rest
@@ -66,7 +66,8 @@ class MakePersistent:
         turns = next((op for op in walk(kernel.body) if isinstance(op, WaitTurn)), None)
         if turns is not None:
             return kernel.with_remarks(IN_TURNS.at(turns.loc))
-        uneven = next((op for op in kernel.body.ops if isinstance(op, Loop) and op.trips in depending(kernel)), None)
+        loops = [op for op in kernel.body.ops if isinstance(op, Loop) and not finds_numbers(op)]
+        uneven = next((op for op in loops if op.trips in depending(kernel)), None)
         rounds = _Rounds(kernel, self.workgroups)
         if uneven is None:
             return rounds.in_order()

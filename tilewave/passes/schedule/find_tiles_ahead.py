@@ -18,8 +18,9 @@
                                                  } }
 
 The tile of a ragged grid is found by loads and reductions that depend on each other: some thousand cycles, in which
-consumers would not multiply and the producer not load. The search is two tiles ahead of them instead. Only integers are
-handed over; what follows from the number of the turn alone is computed where it is needed.
+consumers would not multiply and the producer not load. The search is two tiles ahead of them instead, and what does not
+depend on the turn is found once. Only integers are handed over; what follows from the number of the turn alone is
+computed where it is needed.
 """
 
 from __future__ import annotations
@@ -247,7 +248,8 @@ class _Merged:
         self.builder, self.turn = builder, builder.fresh("turn", INDEX_SCALAR)
         self.before: list[Op] = []
         self.ops: list[Op] = []
-        """The ops before the loop, and those in it."""
+        """The ops before the loop, and those in it, which differ from turn to turn."""
+        self.in_turn = {self.turn}
         self.new: dict[Value, Value] = {}
         """The values of the merged search, by those of the roles."""
         self.known: dict[Any, tuple[Value, ...]] = {}
@@ -259,7 +261,10 @@ class _Merged:
             key = _key(op, self.new)
             if key not in self.known:
                 fresh = {v: self.builder.fresh(v.name, v.type) for v in made_in(Block((), (op,)))}
-                (self.before if op in turn.before else self.ops).append(rename(op, self.new | fresh))
+                new = rename(op, self.new | fresh)
+                is_same = self.in_turn.isdisjoint(v for one in _with_inner(new) for v in one.operands)
+                (self.before if is_same else self.ops).append(new)
+                self.in_turn.update(() if is_same else new.results)
                 self.known[key] = tuple(fresh[v] for v in op.results)
             self.new.update(zip(op.results, self.known[key], strict=True))
         return [self.new[v] for v in turn.found]

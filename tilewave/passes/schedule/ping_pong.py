@@ -32,6 +32,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Arrive,
     Cast,
+    Const,
     Elementwise,
     Load,
     Loop,
@@ -43,7 +44,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import RemarkKind
 from tilewave.ir.rewrite import map_blocks, names, renamed, rewrite_outermost, substitute_block, walk
-from tilewave.ir.types import INDEX_SCALAR, Mbarriers, Scalar, Vector
+from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Mbarriers, Scalar, Vector
 from tilewave.records import dataclass
 
 GROUPS = 2
@@ -92,7 +93,7 @@ class _Home:
 
     block: Block
     turns: Loop | None
-    """The loop over tiles whose body is `block`, if there is one."""
+    """The loop over tiles, if there is one: its body is `block`, or has a loop that skips tiles without rows."""
 
     @property
     def at(self) -> int:
@@ -112,6 +113,20 @@ class _Home:
     def after(self) -> tuple[Op, ...]:
         return self.block.ops[self.at + 1 :]
 
+    def tile(self, b: Builder) -> Number:
+        """Return the number of tiles that were computed before, by the steps that were: each tile has as many."""
+        if self.turns is None:
+            return Number(b, b.const(0))
+        if self.turns.body is self.block:
+            return Number(b, self.turns.body.args[0])
+        done: Number = Number(b, self.counted[0]) // Number(b, self.steps.trips)
+        return done
+
+    @property
+    def counted(self) -> list[Value]:
+        """The numbers that the K loop begins to count from."""
+        return [v for v in self.steps.init if v.type == INDEX_SCALAR]
+
 
 def _home(body: Block) -> _Home | None:
     """Return the block of a tile with a single K loop, which only multiplies, and an epilogue; else None."""
@@ -127,7 +142,15 @@ def _home(body: Block) -> _Home | None:
     alone = sum(isinstance(op, Wgmma) for op in walk(body)) == sum(map(_is_product, home.steps.body.ops))
     one_ring = sum(isinstance(op, WaitMbarrier) for op in home.steps.body.ops) == 1
     computes = any(isinstance(op, Elementwise) and isinstance(op.result.type, Vector) for op in home.steps.body.ops)
-    return home if alone and one_ring and len(around) < 2 and not computes and _has_epilogue(home) else None
+    known = len(around) < 2 or (len(around) == 2 and _counts_tiles(home, around[1]))
+    return home if alone and one_ring and known and not computes and _has_epilogue(home) else None
+
+
+def _counts_tiles(home: _Home, skipping: Loop) -> bool:
+    """Whether the tiles that a loop of at most one trip does not skip follow from the steps that the K loop counts."""
+    inside = (op for op in walk(home.turns.body) if not isinstance(op, Const)) if home.turns else ()
+    fixed = all(home.steps.trips not in op.results for op in inside)
+    return fixed and len(home.counted) == 1 and home.counted == [*skipping.body.args[1:]]
 
 
 def _multiplies(op: Op) -> bool:
@@ -139,11 +162,10 @@ def _is_product(op: Op) -> bool:
 
 
 def _has_epilogue(home: _Home) -> bool:
-    """Whether lanes compute something from the sums besides casts."""
+    """Whether lanes compute something from the sums besides casts; positions and masks of stores are none of it."""
     inside = [op for outer in home.after for op in (outer, *(x for block in outer.blocks for x in walk(block)))]
-    return any(
-        isinstance(op, Elementwise) and not isinstance(op, Cast) and isinstance(op.result.type, Vector) for op in inside
-    )
+    kinds = [op.result.type for op in inside if isinstance(op, Elementwise) and not isinstance(op, Cast)]
+    return any(isinstance(kind, Vector) and kind.dtype not in (BOOL, INDEX) for kind in kinds)
 
 
 def mbarriers_for(stages: int) -> int:
@@ -185,7 +207,7 @@ class _PingPong:
             most = (trips - lead).larger(0)
             b.ops.append(replace(loop, trips=most.value, results=between))
             b.ops += early
-            tile = Number(b, self.home.turns.body.args[0] if self.home.turns else b.const(0))
+            tile = self.home.tile(b)
             count = mbarriers_for(self.home.stages)
             own, parity = (tile % count).value, (tile // count % 2).value
             self.of_group(1, WaitMbarrier(self.passed, own, parity, loc=loop.loc))
