@@ -260,6 +260,7 @@ def test_no_other_target_is_named_where_its_word_means_the_target():
     found = {
         file
         for file, text in files_of_others()
+        if any(word in text for word in words)  # others need no parsing
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Constant) and node.value in words
     }

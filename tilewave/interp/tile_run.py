@@ -80,6 +80,12 @@ class InterpretedCall:
         self.outputs: list[tuple[Array, TrackedMemory]] = []
         self.exchanges: dict[Value, ExchangeSlots] = {}
         self.turns = Turns(kernel)
+        self.rows: dict[int, list[tuple[Op, Any, bool]]] = {}
+        """The ops of each block of lanes' code, by its id: what runs it at once, and whether other waves can see it."""
+        self.boxes: dict[tuple[Any, ...], Array] = {}
+        """The elements of the boxes that MMAs read, by op, operand, wave and position; most are read again."""
+        self.constants: dict[int, Any] = {}
+        """The numbers and vectors of constants, by the id of their op."""
         for value, array in zip(memories, arrays, strict=True):
             self.env[value] = self.argument(value, array, value in written, value in read)
         for value in kernel.body.args:

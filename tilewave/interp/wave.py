@@ -100,12 +100,15 @@ class WaveRun(WaveState):
     def ops(self, block: Block, *args: Any) -> Running:
         env = self.env
         env.update(zip(block.args, args, strict=False))
-        for self.place, op in enumerate(block.ops):
-            if (at_once := find_row(AT_ONCE, op)) is not None:
+        known = self.state.launch.rows
+        if id(block) not in known:
+            known[id(block)] = [(op, find_row(AT_ONCE, op), _is_seen_by_others(op)) for op in block.ops]
+        for self.place, (op, at_once, is_seen) in enumerate(known[id(block)]):
+            if at_once is not None:
                 result = at_once(self, op)
                 if op.results:
                     env[op.results[0]] = result
-                if self.stretch != WITHOUT_END and _is_seen_by_others(op):
+                if is_seen and self.stretch != WITHOUT_END:
                     self.stretch -= 1
                     if self.stretch <= 0:
                         yield

@@ -21,8 +21,16 @@ from tilewave.machine.matrix import NAMED
 
 
 def constant(wave: WaveState, op: ir.Const) -> Any:
-    found = wave.numbers.constant(op, op.value)
-    return found if isinstance(op.result.type, Scalar) else found[None]
+    known = wave.state.launch.constants
+    if id(op) not in known:
+        found = wave.numbers.constant(op, op.value)
+        known[id(op)] = found if isinstance(op.result.type, Scalar) else _unchanging(found[None])
+    return known[id(op)]
+
+
+def _unchanging(x: Array) -> Array:
+    x.flags.writeable = False
+    return x
 
 
 def elementwise(wave: WaveState, op: Op) -> Any:

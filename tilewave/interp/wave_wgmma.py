@@ -75,19 +75,32 @@ def wgmma(wave: WaveState, op: Wgmma, reading: WaveAccess, a: Array) -> Array:
 
 def take_operand(wave: WaveState, op: Wgmma, reading: WaveAccess, side: int, rows: Array) -> Array:
     """Return rows of an operand, each along K."""
-    (memory, at), depth, batch = op.factor(side), op.shape[-1], op.acc.type.shape[:-4]
+    depth, batch = op.shape[-1], op.acc.type.shape[:-4]
     if side not in op.transposed:
-        return take_rows(wave, op, reading, memory, at, (*batch, rows, depth))
-    return np.swapaxes(take_rows(wave, op, reading, memory, at, (*batch, depth, rows)), -1, -2)
+        return take_rows(wave, op, reading, side, (*batch, rows, depth))
+    return np.swapaxes(take_rows(wave, op, reading, side, (*batch, depth, rows)), -1, -2)
 
 
-def take_rows(
-    wave: WaveState, op: Op, reading: WaveAccess, shared: Value, at: tuple[Value, ...], box: tuple[Any, ...]
-) -> Array:
-    """Return a part of a shared memory; `box` has its extents along the last axes, or the rows it takes."""
+def take_rows(wave: WaveState, op: Wgmma, reading: WaveAccess, side: int, box: tuple[Any, ...]) -> Array:
+    """Return a part of an operand's memory; `box` has its extents along the last axes, or the rows it takes."""
+    shared, at = op.factor(side)
     memory: LaneMemory = wave.env[shared]
     first = [wave.uniform(op, v) for v in at]
-    extents = [np.arange(n) if isinstance(n, int) else n for n in (*[1] * (len(at) - len(box)), *box)]
+    known = wave.state.launch.boxes
+    key = id(op), side, wave.number % op.group.waves, *first  # the rows that a wave takes follow from its number
+    if key not in known:
+        known[key] = box_elements(wave, op, memory, shared, first, box)
+    flat = known[key].reshape(-1)
+    memory.order_machine(wave.state.ledger, reading, flat)
+    wave.state.note_read(memory, reading, flat)
+    return memory.data.take(known[key])
+
+
+def box_elements(
+    wave: WaveState, op: Op, memory: LaneMemory, shared: Value, first: list[int], box: tuple[Any, ...]
+) -> Array:
+    """Return the numbers of the elements of a part of a memory, in the box's shape."""
+    extents = [np.arange(n) if isinstance(n, int) else n for n in (*[1] * (len(first) - len(box)), *box)]
     along = [start + extent for start, extent in zip(first, extents, strict=True)]
     for positions, limit in zip(along, memory.shape, strict=True):
         if positions[0] < 0 or positions[-1] >= limit:
@@ -95,6 +108,4 @@ def take_rows(
             wave.fail(op, f"wave {wave.number} multiplies {memory.name}[{where}], outside {shared.type}")
     steps = zip(np.ix_(*along), strides(memory.shape), strict=True)
     flat = sum((p * step for p, step in steps), np.zeros(1, np.int64))
-    memory.order_machine(wave.state.ledger, reading, flat.reshape(-1))
-    wave.state.note_read(memory, reading, flat.reshape(-1))
-    return memory.data.take(flat.reshape([len(e) for e in extents[-len(box) :]]))
+    return flat.reshape([len(e) for e in extents[-len(box) :]])
