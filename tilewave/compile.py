@@ -47,6 +47,7 @@ from tilewave.tune.space import NUM_STAGES
 
 if TYPE_CHECKING:
     from tilewave.passes.grid.map_workgroups import TileOrder
+    from tilewave.runtime.native.choice import NativeChoice
     from tilewave.tune.choose import TileChoice
     from tilewave.tune.default import TunableKernel
     from tilewave.tune.records import TileRecord
@@ -167,8 +168,14 @@ class KernelMaker:
             made = _compiled(as_chosen(self.options, choice.without_stages), kernel, self.target)
         return replace(made, choice=choice)
 
-    def quick(self) -> Callable[[Sequence[int]], str] | None:
-        return None if self.is_timed else self.tiles.quick_choice()
+    def stored_choice(self) -> NativeChoice | None:
+        return None if self.is_timed else self.tiles.stored_choice()
+
+    def recorded_choice(self) -> NativeChoice | None:
+        return None if self.is_timed else self.tiles.recorded_choice()
+
+    def has_records(self) -> bool:
+        return self.tiles.has_records()
 
     def prepare(self, made: Compiled, arrays: Sequence[Any]) -> None:
         made.build.prepare(arrays, made.arguments.sized(arrays, {}).parameters)

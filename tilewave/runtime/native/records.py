@@ -9,8 +9,8 @@ from typing import Any
 
 from tilewave.ir.host_program import HostProgram
 
-PROGRAM = ("given", "constants", "*constant_words", "steps", "*step_words")
-"""A host program. A star marks an address."""
+PROGRAM = ("given", "constants", "*constant_words", "steps", "*step_words", "*code")
+"""A host program, and its own machine code, if it has any. A star marks an address."""
 LAUNCH = (
     *("*program", "numbers", "inputs", "fixed", "*fixed_words"),
     *("*image", "frame_bytes", "stores_at", "stores", "*stored", "pointers_at", "parameters", "*parameters_at"),
@@ -50,7 +50,12 @@ class NativeRecord:
         assert {*values} == {name.lstrip("*") for name in fields}, f"these are no {fields}: {[*values]}"
         self._kept = [*values.values(), kept]
         self._words = (ctypes.c_int64 * len(fields))(*[_word(values[name.lstrip("*")]) for name in fields])
+        self._names = [name.lstrip("*") for name in fields]
         self.address = ctypes.addressof(self._words)
+
+    def set(self, name: str, value: int) -> None:
+        """Change a field; machine code that runs meanwhile reads the old or the new value."""
+        self._words[self._names.index(name)] = value
 
 
 def words(numbers: Sequence[int], room: int = 1) -> Any:
@@ -83,5 +88,6 @@ def in_memory(program: HostProgram) -> NativeRecord:
             "constant_words": words(program.constants),
             "steps": len(program.steps),
             "step_words": (ctypes.c_int32 * max(1, len(steps)))(*steps),
+            "code": 0,
         },
     )
