@@ -86,7 +86,7 @@ class NativeCalls:
 
         `launches` has a `LaunchTemplate` under the `key_on` of each class that machine code may launch.
         """
-        self._look = look
+        self._look, self._launches = look, launches
         array_words = sum(1 + 2 * rank for rank in look.ranks)
         inputs = [*range(array_words), *look.numbers]
         self._record = NativeRecord(
@@ -112,6 +112,16 @@ class NativeCalls:
         self.reader = reader
         self.with_tensors = of_record(engine().call, self._record) if reader else None
         """Makes a call from a tuple of tensors that the reader can read, and a tuple of numbers."""
+
+    @property
+    def address(self) -> int:
+        """The address of its record of `CALL`."""
+        return self._record.address
+
+    def knows(self, placed: Placed, given: Sequence[int], on: LaunchPlace) -> bool:
+        """Return whether there is a launch for the class of a call."""
+        found = self._look.at(placed, given)
+        return found is not None and found.key_on(on) in self._launches
 
     def __call__(self, placed: Placed, given: Sequence[int], device: int, stream: int) -> int:
         """Make a call of arrays with the right dtypes; return LAUNCHED, UNKNOWN, or the driver's error."""

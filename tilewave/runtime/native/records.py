@@ -33,6 +33,16 @@ CALL = (
 """A kernel's calls: its arrays, the program that classifies them, and its launches by class."""
 REPLAY = ("*call", "*reader", "arrays", "*places", "words", "given", "*template", "device")
 """A replayed call: the words of its first call, the positions of the arrays' addresses among them, and its device."""
+PLAN = (
+    *("*next", "arrays", "*heads", "*program", "numbers", "result", "axes", "*lengths_at", "*steps_at"),
+    *("*allocate", "*dtype", "*place", "positional", "*names", "words", "*words_at", "*choice", "device"),
+)
+"""A plan for calls of any sizes: what describes its arguments, its guards, how its result is allocated, and the
+positions of the kernel's words among the numbers of its program."""
+CHOICE = (*("*program", "numbers", "sizes", "*sizes_at", "configs", "*left_out", "result", "*kept", "*calls"),)
+"""The choice among the kernels of a plan, which are records of CALL or 0; without a program the first serves."""
+CALLS = ("*reader", "*first")
+"""The plans of an operation."""
 READER = ("*tensor", "*parameter", "*look", "*stream", "*requires_grad", "*is_neg", "device")
 """How torch tensors are read."""
 
