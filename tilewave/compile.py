@@ -138,6 +138,9 @@ class KernelMaker:
     def choices(self, sizes: Mapping[Symbol, int]) -> list[TileChoice]:
         return self.tiles.choices(sizes, self.timed.get(self.tiles.class_key(sizes).sizes) if self.timed else None)
 
+    def choice_of(self, text: str, sizes: Mapping[Symbol, int]) -> TileChoice:
+        return self.tiles.choice_of(text, sizes)
+
     @property
     def is_timed(self) -> bool:
         """Whether calls time configs; a batch-invariant kernel is the same however fast others are."""

@@ -197,6 +197,7 @@ class Native:
     """Chooses as `Maker` does; notes how it was asked."""
 
     compiled: list
+    texts: tuple = tuple(map(str, range(9)))
 
     def __call__(self, sizes, left_out=()):
         return next((str(n) for n in (sizes[0], *range(9)) if str(n) not in left_out and n in range(9)), "")
@@ -214,6 +215,7 @@ class NativeMaker(Maker):
 
     is_stored: bool = True
     ranked: list = field(default_factory=list)
+    alone: list = field(default_factory=list)
     recorded: int = 0
     compiled: list = field(default_factory=list)
     records: bool = False
@@ -221,6 +223,10 @@ class NativeMaker(Maker):
     def choices(self, sizes):
         self.ranked.append(sizes[M])
         return super().choices(sizes)
+
+    def choice_of(self, text, sizes):
+        self.alone.append(text)
+        return Choice(text)
 
     def stored_choice(self):
         return Native(self.compiled) if self.is_stored else None
@@ -233,15 +239,15 @@ class NativeMaker(Maker):
         return self.records
 
 
-def test_with_a_stored_choice_calls_rank_nothing_but_what_is_compiled(background):
+def test_with_a_stored_choice_calls_rank_nothing(background):
     maker = NativeMaker()
     kernels = kernels_of(maker)
     maker.held.set()
-    assert called(kernels, 3) == "kernel 3" and maker.ranked == [3]
+    assert called(kernels, 3) == "kernel 3" and maker.alone == ["3"]
     for size in (10, 11, 12):
         assert called(kernels, size) in ("kernel 3", "kernel 0")
         background.wait()
-    assert maker.ranked[:2] == [3, 10] and len(maker.ranked) == 2  # 10 wants config 0, and so do the others
+    assert maker.alone == ["3", "0"] and not maker.ranked  # all others want config 0
     assert called(kernels, 12) == "kernel 0" and kernels.is_settled([(12,)])
     assert maker.compiled == [True] and maker.recorded == 0
 
@@ -265,6 +271,14 @@ def test_tuning_records_are_asked_before_the_choice(background):
     called(kernels, 5)
     assert maker.ranked == [3, 5]
     background.wait()
+
+
+def test_a_refused_config_that_a_call_waits_for_is_left_out(monkeypatch):
+    monkeypatch.setenv(kernel_set.BACKGROUND, "0")
+    maker = NativeMaker(refused=frozenset({"5"}))
+    kernels = kernels_of(maker)
+    assert [called(kernels, size) for size in (5, 5, 6)] == ["kernel 0", "kernel 0", "kernel 6"]
+    assert kernels.refused == {"5"} and [text for text, _ in maker.made] == ["5", "0", "6"]
 
 
 def test_a_refused_config_of_a_native_choice_is_left_out(background):

@@ -18,6 +18,7 @@ from tilewave.ir.launch import picked as picked_of
 from tilewave.lang.kernel import WaveKernel
 from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary
 from tilewave.ops.dynamic_plans import DynamicPlans
+from tilewave.ops.preload import leave_to_calls
 
 KEPT_PLANS = 4096
 """The most plans of one operation; one more clears them all."""
@@ -176,6 +177,7 @@ class Operated:
 
     def _closely(self, lib: ArrayLibrary, layout: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
         """Run a call on the full path, and store its plan where it has one."""
+        leave_to_calls()
         self.arguments.want_all(arrays)
         given = lib.bare(arrays)
         work = self.work(lib, *given, *said)

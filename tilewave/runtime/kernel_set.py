@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from tilewave.errors import ConstraintError
 from tilewave.runtime.background import BACKGROUND_WORK, STATE
 from tilewave.runtime.native.choice import NativeChoice
 
@@ -43,6 +44,9 @@ class Maker(Protocol[C, T]):
 
     def choices(self, sizes: Sizes) -> list[C]:
         """Return the choices for sizes, the best first."""
+
+    def choice_of(self, text: str, sizes: Sizes) -> C:
+        """Return the choice with the text of a config that the choice as machine code has found."""
 
     def time(self, sizes: Sizes) -> None:
         """Time configs for the class of these sizes, where that is asked for and not known."""
@@ -115,13 +119,21 @@ class KernelSet(Generic[C, T]):
         best = "" if native is None or self.maker.has_records() else native(key, self.refused)
         if best in self.made:
             return self._settled(key, self.made[best])
-        if native is None or not best or not arrays or must_wait():
+        if native is None or not best:
             return self._new_by_ranking(key, arrays)
         usable = native.among(key, self.made)
-        if not usable:
-            return self._new_by_ranking(key, arrays)
+        if not usable or not arrays or must_wait():
+            return self._new_alone(best, key, arrays)
         self._compile_later(best, key, arrays)
         return self.made[usable]
+
+    def _new_alone(self, text: str, key: tuple[int, ...], arrays: Sequence[Any]) -> T:
+        """Return the kernel of a config that the caller waits for; of another where it cannot be compiled."""
+        try:
+            return self._settled(key, self._made([self.maker.choice_of(text, self._sizes(key))]))
+        except ConstraintError:
+            self.refused.add(text)
+            return self._new_by_ranking(key, arrays)
 
     def _new_by_ranking(self, key: tuple[int, ...], arrays: Sequence[Any]) -> T:
         if arrays:
@@ -132,7 +144,7 @@ class KernelSet(Generic[C, T]):
             return self._settled(key, self.made[best.text])
         usable = next((self.made[one.text] for one in choices if one.text in self.made), None)
         if usable is None or must_wait() or not arrays:
-            return self._settled(key, self._made(choices))
+            return self._settled(key, self._made([one for one in choices if one.text not in self.refused] or choices))
         if best is not None:
             self._compile_later(best.text, key, arrays)
         return usable
@@ -187,11 +199,15 @@ class KernelSet(Generic[C, T]):
 
         return self.maker.first(choices, made)
 
+    def _choice(self, text: str, key: tuple[int, ...]) -> C:
+        if self.native is not None and text in self.native.texts and not self.maker.has_records():
+            return self.maker.choice_of(text, self._sizes(key))
+        return next(one for one in self._ranked(key) if one.text == text)
+
     def _compile(self, text: str, key: tuple[int, ...], arrays: Sequence[Any]) -> None:
         """Compile a config in the background; one that cannot be compiled is left out from then on."""
         try:
-            choice = next(one for one in self._ranked(key) if one.text == text)
-            found = self.maker.make(choice)
+            found = self.maker.make(self._choice(text, key))
             self.maker.prepare(found, arrays)
             self.made[text] = found
         except Exception:  # the kernel that serves meanwhile is right, and a call that waits says why

@@ -206,6 +206,18 @@ class TunableKernel:
         problem = self.problem.sized(sizes)
         return self._ranked(sizes).choices(self._order(problem), self._sizes_text(problem))
 
+    def choice_of(self, text: str, sizes: Mapping[Symbol, int]) -> TileChoice:
+        """Return the model's choice with this text, without ranking the others."""
+        problem = self.problem.sized(sizes)
+        order = self._order(problem)
+        config = next(one for one in self.space.configs() if config_text(one, order) == text)
+
+        def ranked() -> TileChoice:
+            return next(one for one in self.predicted(sizes) if one.text == text)
+
+        prediction = self.machine.predict(problem.cut(config))
+        return TileChoice(config, prediction, order, self._sizes_text(problem), ranked=ranked)
+
     def _ranked(self, sizes: Mapping[Symbol, int]) -> RankedConfigs:
         """Return all configs by predicted time: for these sizes on a GPU, and for their class on a CPU.
 

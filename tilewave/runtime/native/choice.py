@@ -100,8 +100,9 @@ class NativeChoice:
         """Return the choice that was stored; None for anything else."""
         try:
             about, (constants, steps) = unpacked(data)
-            numbers, of_steps = array("q", constants), iter(array("i", steps))
-            program = HostProgram(about.number("given"), (*numbers,), (*zip(*[of_steps] * 4, strict=True),))
+            of_steps = iter(array("i", steps))
+            quads = zip(of_steps, of_steps, of_steps, of_steps, strict=True)
+            program = HostProgram(about.number("given"), (*array("q", constants),), (*quads,))
             return NativeChoice._made(about.texts("texts"), program, about.number("result"))
         except (SavedKernelError, ValueError):
             return None

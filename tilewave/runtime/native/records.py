@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -89,7 +90,7 @@ def memory_for_maps(rank: int) -> Any:
 
 def in_memory(program: HostProgram) -> NativeRecord:
     """Return a host program as machine code reads it."""
-    steps = [number for step in program.steps for number in step]
+    steps = array("i", [number for step in program.steps for number in step] or [0])
     return NativeRecord(
         PROGRAM,
         {
@@ -97,7 +98,7 @@ def in_memory(program: HostProgram) -> NativeRecord:
             "constants": len(program.constants),
             "constant_words": words(program.constants),
             "steps": len(program.steps),
-            "step_words": (ctypes.c_int32 * max(1, len(steps)))(*steps),
+            "step_words": (ctypes.c_int32 * len(steps)).from_buffer(steps),
             "code": 0,
         },
     )
