@@ -19,7 +19,7 @@ from tilewave import *
 from tilewave.compile import kernel_maker
 from tilewave.errors import ConstraintError
 from tilewave.lang.kernel import places_of_sizes
-from tilewave.runtime.background import BACKGROUND_WORK, MOST_THREADS
+from tilewave.runtime.background import BACKGROUND_WORK, MOST_THREADS, SWITCH_SECONDS
 from tilewave.runtime.kernel_set import KernelSet
 
 SECONDS = 30
@@ -178,6 +178,23 @@ def test_a_fault_in_the_background_costs_no_thread(background, monkeypatch):
         background.add(lambda: 1 // 0)
         background.wait()
     assert [one.exc_type for one in faults] == [ZeroDivisionError] * 5 and not background.threads
+
+
+def test_jobs_keep_pythons_lock_for_moments(background):
+    usual, begun, held = sys.getswitchinterval(), threading.Barrier(3), threading.Event()
+
+    def job():
+        begun.wait(SECONDS)
+        assert held.wait(SECONDS)
+
+    for _ in range(2):
+        background.add(job)
+    begun.wait(SECONDS)
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
+    assert usual > 2 * SWITCH_SECONDS
+    held.set()
+    background.wait()
+    assert sys.getswitchinterval() == pytest.approx(usual)
 
 
 def test_a_size_is_read_from_the_first_array_that_has_it():
