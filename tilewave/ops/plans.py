@@ -218,7 +218,7 @@ class Operated:
     def _keep_dynamic(
         self, lib: ArrayLibrary, given: tuple[Array | None, ...], said: tuple[Any, ...], work: CallWork
     ) -> None:
-        """Store a plan for calls of other sizes, unless the kernel is passed numbers of the call."""
+        """Store a plan for calls of other sizes, unless the kernel takes scalar arguments."""
         if self.numbers:
             return
         plans = self.dynamic.get(said)

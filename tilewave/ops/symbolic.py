@@ -1,6 +1,6 @@
 """Symbolic arrays: an operation described once for arrays of any sizes.
 
-The description of a call runs on arrays whose lengths and strides are `SymbolicSize`s: numbers of the call that also
+The description of a call runs on arrays whose lengths and strides are `SymbolicSize`s: numbers that also
 record how they are computed. Where the description decides by one (`if a.shape[-1] != b.shape[-2]`), the decision is
 recorded as a guard; where it needs a number as such, the guard is equality. So the plan that results is right for all
 calls that satisfy its guards, whatever the description does.

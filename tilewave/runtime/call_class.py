@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from tilewave.ir.host_program import HostProgram
 from tilewave.runtime.array_layouts import Placed, words_at
 from tilewave.runtime.gpu_launch import LaunchPlace
+from tilewave.runtime.launch_template import LaunchTemplate
+from tilewave.runtime.native.compiled_program import CompilableProgram
 from tilewave.runtime.native.engine import engine, of_record
 from tilewave.runtime.native.records import CALL, REPLAY, UNKNOWN, NativeRecord, in_memory, words
 
@@ -51,6 +53,7 @@ class CallLook:
         self.program, self.memory = program, in_memory(program)
         self.class_key, self.numbers = (*layout, *telling), numbers
         self._layout_bytes, self._launched = 8 * len(layout), launched
+        self.compilable = CompilableProgram(program, self.memory, (*self.class_key, *numbers, *launched))
 
     def at(self, placed: Placed, given: Sequence[int]) -> SeenCall | None:
         """Return the class of a call; None where the call needs the full check."""
@@ -117,6 +120,12 @@ class NativeCalls:
     def address(self) -> int:
         """The address of its record of `CALL`."""
         return self._record.address
+
+    @property
+    def programs(self) -> list[CompilableProgram]:
+        """The programs that its calls evaluate: that of their class, and of each launch."""
+        launches = [one for one in [*self._launches.values()] if isinstance(one, LaunchTemplate)]
+        return [self._look.compilable, *(launch.launcher.code.compilable for launch in launches)]
 
     def knows(self, placed: Placed, given: Sequence[int], on: LaunchPlace) -> bool:
         """Return whether there is a launch for the class of a call."""

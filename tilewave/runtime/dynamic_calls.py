@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tilewave.ir.host_program import HostProgram
+from tilewave.runtime.background import BACKGROUND_WORK
 from tilewave.runtime.call_class import NativeCalls
 from tilewave.runtime.dlpack import CUDA
-from tilewave.runtime.kernel_set import KernelSet
+from tilewave.runtime.kernel_set import KernelSet, must_wait
 from tilewave.runtime.native.choice import NativeChoice
+from tilewave.runtime.native.compiled_program import CompilableProgram
 from tilewave.runtime.native.dynamic import CHOICE_BITS
 from tilewave.runtime.native.engine import engine, of_record
 from tilewave.runtime.native.records import CALLS, CHOICE, PLAN, NativeRecord, in_memory, words
@@ -69,7 +71,9 @@ class DynamicPlan:
         """What the addresses in `_calls` belong to."""
         self._kept = words([], (1 + len(numbers.sizes)) << CHOICE_BITS)
         self._refused = 0
+        results = *numbers.lengths, *numbers.steps, *numbers.words, *numbers.sizes
         self._memory = in_memory(numbers.program)
+        self._guards = CompilableProgram(numbers.program, self._memory, results)
         self.record = self._recorded(allocation)
         self.refresh()
 
@@ -128,10 +132,18 @@ class DynamicPlan:
             if calls is not self._serving[at]:
                 self._calls[at] = 0 if calls is None else calls.address
                 self._serving[at] = calls
+                self._compile_later(calls)
         if kernels is not None and len(kernels.refused) != self._refused:
             self._refused = len(kernels.refused)
             self._left_out[:] = [text in kernels.refused for text in texts]
             self._kept[:] = [0] * len(self._kept)
+
+    def _compile_later(self, calls: NativeCalls | None) -> None:
+        """Compile the programs of calls in the background: they take a third of the time that steps take."""
+        if calls is None or must_wait():
+            return
+        for program in (self._guards, *calls.programs):
+            BACKGROUND_WORK.add(program.compile)
 
 
 class DynamicCalls:

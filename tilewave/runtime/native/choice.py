@@ -16,7 +16,7 @@ from typing import Any
 from tilewave.errors import SavedKernelError, TilewaveError
 from tilewave.ir.host_program import HostProgram, Number, Recorder, chosen, remainder, smaller
 from tilewave.records import dataclass
-from tilewave.runtime.native.compiled_program import code_of
+from tilewave.runtime.native.compiled_program import CompilableProgram
 from tilewave.runtime.native.engine import engine
 from tilewave.runtime.native.records import NativeRecord, in_memory, words
 from tilewave.runtime.records import packed, unpacked
@@ -85,7 +85,7 @@ class NativeChoice:
 
     def compile(self) -> None:
         """Give the program machine code of its own."""
-        self.memory.set("code", code_of(self.program, [self.result]))
+        CompilableProgram(self.program, self.memory, (self.result,)).compile()
 
     # -- in the cache
 

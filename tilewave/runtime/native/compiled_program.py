@@ -1,19 +1,20 @@
 """Machine code of one host program: straight-line code, several times as fast as steps that are looked up.
 
-LLVM takes some tenths of a second for the thousands of steps of a choice among configs, so this runs in the
-background, and its result is stored in the compile cache.
+LLVM takes some tenths of a second for the thousands of steps of a choice among configs, and hundredths for the program
+of a launch, so this runs in the background, and its result is stored in the compile cache.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewave.forks import IMPORTING
 from tilewave.ir.host_program import STEPS, HostProgram
 from tilewave.runtime.cache import compile_key, default_cache
 from tilewave.runtime.native.engine import engine
+from tilewave.runtime.native.records import NativeRecord
 from tilewave.runtime.native.steps import DOES, INTRINSICS
 
 NAME = "program"
@@ -22,6 +23,19 @@ BLOCK = 64
 _VARIABLE = re.compile(r"%(\w+)")
 _KEPT: list[Any] = []
 """The owners of all code: it is called until the process ends."""
+
+
+class CompilableProgram(NamedTuple):
+    """A program in memory, and those of its results that are read."""
+
+    program: HostProgram
+    memory: NativeRecord
+    results: tuple[int, ...]
+
+    def compile(self) -> None:
+        """Give the program machine code of its own; steps that are looked up serve until then."""
+        if not self.memory.get("code"):
+            self.memory.set("code", code_of(self.program, self.results))
 
 
 def code_of(program: HostProgram, results: Sequence[int]) -> int:
@@ -57,7 +71,7 @@ def unrolled(program: HostProgram, results: Sequence[int]) -> str:
                 lines.append(f"  %ends{i} = or i1 {lost}, %lost{i}")
                 lost = f"%ends{i}"
         lines.append(f"  br i1 {lost}, label %ended, label %block{first}\nblock{first}:")
-    lines += [f"{_at(f'result{i}', i)}\n  store i64 {operands[i]}, ptr %result{i}.at" for i in results]
+    lines += [f"{_at(f'result{i}', i)}\n  store i64 {operands[i]}, ptr %result{i}.at" for i in dict.fromkeys(results)]
     return "\n".join([*lines, "  ret i64 0\nended:\n  ret i64 1\n}\n"])
 
 

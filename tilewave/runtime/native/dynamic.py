@@ -10,7 +10,7 @@ from tilewave.runtime.native.text import api, constant, copy, fields, loop
 
 MOST_ARRAYS, MOST_AXES = 16, 8
 """Calls with more are left to Python."""
-CHOICE_BITS = 6
+CHOICE_BITS = 10
 """The bits that number the remembered choices of a plan, by sizes."""
 _MIXER = 0x9E3779B97F4A7C15 - (1 << 64)
 """The golden ratio times 2⁶⁴, a multiplier that hashes words."""

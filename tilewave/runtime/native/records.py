@@ -64,6 +64,9 @@ class NativeRecord:
         self._names = [name.lstrip("*") for name in fields]
         self.address = ctypes.addressof(self._words)
 
+    def get(self, name: str) -> int:
+        return self._words[self._names.index(name)]
+
     def set(self, name: str, value: int) -> None:
         """Change a field; machine code that runs meanwhile reads the old or the new value."""
         self._words[self._names.index(name)] = value
