@@ -25,6 +25,7 @@ from tilewave.records import dataclass
 from tilewave.runtime.arrays import HOST, Parameter, Shape, place_of, quick_place
 from tilewave.runtime.call_cache import CallCache
 from tilewave.runtime.dlpack import Refused
+from tilewave.runtime.dynamic_calls import DynamicKernel
 from tilewave.runtime.remedies import moved
 from tilewave.runtime.signature import Signature
 from tilewave.trace import is_tracing
@@ -152,6 +153,14 @@ class KernelCalls:
             places = self._places(arrays)
             known = self._compiled(self._device(arrays, places), {}, places)
         return None if known is None else known.replay(arrays, scalars, fresh)
+
+    def dynamic(self, given: Sequence[Any]) -> DynamicKernel | None:
+        """Return the kernels that serve calls of any sizes, after a first call with these; None where Python must."""
+        arrays, scalars, others = self.signature.bind(given, {})
+        known = None if others else self._without_symbols.get(self._where(arrays))
+        found = None if known is None else known.dynamic(arrays, scalars)
+        whole = tuple((size.array, size.axis) for size in self.whole)
+        return None if found is None else found._replace(pinned=whole)
 
     def words(self, numbers: Sequence[Any]) -> tuple[int, ...]:
         """Return scalar arguments, in the author's order, as launch words; an error where one is invalid."""

@@ -48,6 +48,7 @@ from tilewave.tune.space import NUM_STAGES
 
 if TYPE_CHECKING:
     from tilewave.passes.grid.map_workgroups import TileOrder
+    from tilewave.runtime.native.choice import NativeChoice
     from tilewave.tune.choose import TileChoice
     from tilewave.tune.default import TunableKernel
     from tilewave.tune.records import TileRecord
@@ -138,6 +139,9 @@ class KernelMaker:
     def choices(self, sizes: Mapping[Symbol, int]) -> list[TileChoice]:
         return self.tiles.choices(sizes, self.timed.get(self.tiles.class_key(sizes).sizes) if self.timed else None)
 
+    def choice_of(self, text: str, sizes: Mapping[Symbol, int]) -> TileChoice:
+        return self.tiles.choice_of(text, sizes)
+
     @property
     def is_timed(self) -> bool:
         """Whether calls time configs; a batch-invariant kernel is the same however fast others are."""
@@ -168,8 +172,14 @@ class KernelMaker:
             made = _compiled(as_chosen(self.options, choice.without_stages), kernel, self.target)
         return replace(made, choice=choice)
 
-    def quick(self) -> Callable[[Sequence[int]], str] | None:
-        return None if self.is_timed else self.tiles.quick_choice()
+    def stored_choice(self) -> NativeChoice | None:
+        return None if self.is_timed else self.tiles.stored_choice()
+
+    def recorded_choice(self) -> NativeChoice | None:
+        return None if self.is_timed else self.tiles.recorded_choice()
+
+    def has_records(self) -> bool:
+        return self.tiles.has_records()
 
     def prepare(self, made: Compiled, arrays: Sequence[Any]) -> None:
         made.build.prepare(arrays, made.arguments.sized(arrays, {}).parameters)

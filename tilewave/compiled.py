@@ -37,6 +37,7 @@ from tilewave.pipeline.why import Why
 from tilewave.records import dataclass
 from tilewave.runtime.arrays import Parameter, place_of
 from tilewave.runtime.dlpack import Refused
+from tilewave.runtime.dynamic_calls import DynamicKernel
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import Sizes
 
@@ -166,6 +167,18 @@ class Compiled(CompiledCode):
             return self.by_size.of(shapes).replay(arrays, values, fresh) if self.by_size.is_settled(shapes) else None
         call = self.build.replay(arrays, values, self.arguments.sized, fresh)
         return unless_checked(call) if call is not None and self._has_checks else call
+
+    def dynamic(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> DynamicKernel | None:
+        """Return the kernels by which machine code makes calls of any sizes; None where it did not make this one."""
+        kernels = self.by_size
+        served = self if kernels is None else kernels.of(_shapes(arrays), arrays)
+        if self._has_checks or not served.build.is_native(arrays, values):
+            return None
+        if kernels is None:
+            return DynamicKernel(None, lambda made: self.build.native_calls)
+        if kernels.native is None or kernels.maker.has_records():
+            return None
+        return DynamicKernel(kernels, lambda made: made.build.native_calls, tuple(kernels.passed.values()))
 
     def interpret(self, /, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **named: Any) -> None:
         """Run the kernel's IR in numpy, on whole tiles or lane by lane, and report races and uninitialized reads.

@@ -4,8 +4,10 @@ import sys
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from tilewave import ops
 from tilewave.ops import preload
 from tilewave.ops.preload import Preload
 
@@ -58,3 +60,31 @@ def test_it_begins_with_torch_where_nothing_forbids_the_background(monkeypatch, 
         monkeypatch.setenv("TILEWAVE_BACKGROUND", background)
     preload.start()
     assert len(begun) == starts
+
+
+def test_a_call_ends_it(monkeypatch):
+    begun, held, loaded = threading.Event(), threading.Event(), []
+
+    def first():
+        begun.set()
+        assert held.wait(SECONDS)
+
+    found = Preload((first, lambda: loaded.append("second")))
+    monkeypatch.setattr(preload._Started, "preload", found)
+    found.start()
+    assert begun.wait(SECONDS)
+    ops.softmax(np.ones((2, 3), np.float32))
+    held.set()
+    found.thread.join(SECONDS)
+    assert not loaded
+
+
+def test_passes_are_loaded_where_nothing_is_in_the_cache(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(version=SimpleNamespace(hip=None, cuda="13.0")))
+    monkeypatch.setattr(preload, "targets_on", lambda kind: asked.append(kind) or ())
+    monkeypatch.setenv("TILEWAVE_CACHE_DIR", str(tmp_path))
+    preload._passes()
+    (tmp_path / "an.entry").write_bytes(b"code")
+    preload._passes()
+    assert asked == ["cuda"]

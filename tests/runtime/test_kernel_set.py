@@ -19,7 +19,7 @@ from tilewave import *
 from tilewave.compile import kernel_maker
 from tilewave.errors import ConstraintError
 from tilewave.lang.kernel import places_of_sizes
-from tilewave.runtime.background import BACKGROUND_WORK, MOST_THREADS
+from tilewave.runtime.background import BACKGROUND_WORK, MOST_THREADS, SWITCH_SECONDS
 from tilewave.runtime.kernel_set import KernelSet
 
 SECONDS = 30
@@ -64,8 +64,14 @@ class Maker:
             raise ConstraintError(choice.text)
         return f"kernel {choice.text}"
 
-    def quick(self):
+    def stored_choice(self):
         return None
+
+    def recorded_choice(self):
+        return None
+
+    def has_records(self):
+        return False
 
     def prepare(self, made, arrays):
         assert arrays
@@ -174,6 +180,23 @@ def test_a_fault_in_the_background_costs_no_thread(background, monkeypatch):
     assert [one.exc_type for one in faults] == [ZeroDivisionError] * 5 and not background.threads
 
 
+def test_jobs_keep_pythons_lock_for_moments(background):
+    usual, begun, held = sys.getswitchinterval(), threading.Barrier(3), threading.Event()
+
+    def job():
+        begun.wait(SECONDS)
+        assert held.wait(SECONDS)
+
+    for _ in range(2):
+        background.add(job)
+    begun.wait(SECONDS)
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
+    assert usual > 2 * SWITCH_SECONDS
+    held.set()
+    background.wait()
+    assert sys.getswitchinterval() == pytest.approx(usual)
+
+
 def test_a_size_is_read_from_the_first_array_that_has_it():
     assert places_of_sizes(gemm(a_dims=(K, M)), (M, N, K)) == {K: (0, 0), M: (0, 1), N: (1, 0)}
 
@@ -184,6 +207,106 @@ def test_only_so_many_sizes_are_remembered(monkeypatch):
     kernels = kernels_of(Maker())
     for size in (1, 2, 3, 4, 1):
         assert called(kernels, size) == f"kernel {size}" and len(kernels.by_size) <= 3
+
+
+@dataclass(frozen=True)
+class Native:
+    """Chooses as `Maker` does; notes how it was asked."""
+
+    compiled: list
+    texts: tuple = tuple(map(str, range(9)))
+
+    def __call__(self, sizes, left_out=()):
+        return next((str(n) for n in (sizes[0], *range(9)) if str(n) not in left_out and n in range(9)), "")
+
+    def among(self, sizes, made):
+        return next((str(n) for n in (sizes[0], *range(9)) if str(n) in made), "")
+
+    def compile(self):
+        self.compiled.append(True)
+
+
+@dataclass
+class NativeMaker(Maker):
+    """Has a choice as machine code: from the cache, or when it is recorded."""
+
+    is_stored: bool = True
+    ranked: list = field(default_factory=list)
+    alone: list = field(default_factory=list)
+    recorded: int = 0
+    compiled: list = field(default_factory=list)
+    records: bool = False
+
+    def choices(self, sizes):
+        self.ranked.append(sizes[M])
+        return super().choices(sizes)
+
+    def choice_of(self, text, sizes):
+        self.alone.append(text)
+        return Choice(text)
+
+    def stored_choice(self):
+        return Native(self.compiled) if self.is_stored else None
+
+    def recorded_choice(self):
+        self.recorded += 1
+        return Native(self.compiled)
+
+    def has_records(self):
+        return self.records
+
+
+def test_with_a_stored_choice_calls_rank_nothing(background):
+    maker = NativeMaker()
+    kernels = kernels_of(maker)
+    maker.held.set()
+    assert called(kernels, 3) == "kernel 3" and maker.alone == ["3"]
+    for size in (10, 11, 12):
+        assert called(kernels, size) in ("kernel 3", "kernel 0")
+        background.wait()
+    assert maker.alone == ["3", "0"] and not maker.ranked  # all others want config 0
+    assert called(kernels, 12) == "kernel 0" and kernels.is_settled([(12,)])
+    assert maker.compiled == [True] and maker.recorded == 0
+
+
+def test_a_choice_is_recorded_after_a_few_rankings(background):
+    maker = NativeMaker(is_stored=False)
+    kernels = kernels_of(maker)
+    for size in (3, 13, 14, 15, 16):
+        called(kernels, size)
+    maker.held.set()
+    background.wait()
+    assert maker.recorded == 1 and maker.compiled == [True]
+    assert {*maker.ranked[:2]} == {3, 13} and {14, 15, 16}.isdisjoint(maker.ranked)
+
+
+def test_tuning_records_are_asked_before_the_choice(background):
+    maker = NativeMaker(records=True)
+    kernels = kernels_of(maker)
+    called(kernels, 3)
+    maker.held.set()
+    called(kernels, 5)
+    assert maker.ranked == [3, 5]
+    background.wait()
+
+
+def test_a_refused_config_that_a_call_waits_for_is_left_out(monkeypatch):
+    monkeypatch.setenv(kernel_set.BACKGROUND, "0")
+    maker = NativeMaker(refused=frozenset({"5"}))
+    kernels = kernels_of(maker)
+    assert [called(kernels, size) for size in (5, 5, 6)] == ["kernel 0", "kernel 0", "kernel 6"]
+    assert kernels.refused == {"5"} and [text for text, _ in maker.made] == ["5", "0", "6"]
+
+
+def test_a_refused_config_of_a_native_choice_is_left_out(background):
+    maker = NativeMaker(refused=frozenset({"5"}))
+    kernels = kernels_of(maker)
+    maker.held.set()
+    called(kernels, 3)
+    for _ in range(2):
+        assert called(kernels, 5) == "kernel 3"
+        background.wait()
+    assert called(kernels, 5) == "kernel 0" and kernels.is_settled([(5,)])
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order
     from tilewave.runtime.arrays import ArrayView, Parameter
+    from tilewave.runtime.call_class import NativeCalls
     from tilewave.runtime.saved_file import Contents, Stored
     from tilewave.runtime.sizes import Size
 
@@ -161,6 +162,15 @@ class Build(Protocol):
         `fresh` are the indices of arrays that share memory with no other array in any such call.
         """
         return None
+
+    @property
+    def native_calls(self) -> NativeCalls | None:
+        """What makes calls of classes that were launched before by machine code, whatever their sizes."""
+        return None
+
+    def is_native(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> bool:
+        """Return whether machine code makes calls such as this one, which has been made."""
+        return False
 
     def prepare(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> None:
         """Do all that a call with arrays of this layout would wait for: compile, and load the code on their device."""

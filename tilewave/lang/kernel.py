@@ -75,6 +75,8 @@ class PreparedCalls(Protocol):
 
     def replay(self, given: Sequence[Any], named: Mapping[str, Any], fresh: Collection[int]) -> Any: ...
 
+    def dynamic(self, given: Sequence[Any]) -> Any: ...
+
     def words(self, numbers: Sequence[Any]) -> tuple[int, ...]: ...
 
 
@@ -129,6 +131,10 @@ class WaveKernel:
     def replay(self, arrays: Sequence[Any], fresh: Collection[int]) -> Any:
         """Return a replayed call for arrays with the layout of these, after a first call: see `Compiled.replay`."""
         return self.calling.prepared(self).replay(arrays, {}, fresh)
+
+    def dynamic(self, arrays: Sequence[Any]) -> Any:
+        """Return the kernels that serve calls of any sizes natively, after a first call: see `Compiled.dynamic`."""
+        return self.calling.prepared(self).dynamic(arrays)
 
     def words(self, numbers: Sequence[Any]) -> tuple[int, ...]:
         """Return the scalar arguments of a call as the words that a replayed call passes."""

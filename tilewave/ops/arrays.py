@@ -21,6 +21,7 @@ from tilewave.hooks import Hooks
 from tilewave.ir.types import DTYPES, INTERNAL, WIDEST_BYTES, DType
 from tilewave.ops.digits import Digits
 from tilewave.runtime.arrays import HOST, numpy_address, view
+from tilewave.runtime.dynamic_calls import Allocation, DynamicCalls
 from tilewave.runtime.foreign_arrays import library
 from tilewave.runtime.remedies import as_array, described
 
@@ -63,6 +64,15 @@ class ArrayLibrary(Protocol):
 
     def bare(self, arrays: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
         """Return the arrays as kernels take them."""
+
+    def dynamic_calls(self) -> DynamicCalls | None:
+        """Return what replays calls of any sizes by machine code; None where nothing can."""
+
+    def heads(self, arrays: tuple[Array | None, ...]) -> tuple[tuple[int, int], ...]:
+        """Return what describes a call's arguments to machine code; empty where they are not on one GPU."""
+
+    def result_allocation(self, like: Array) -> Allocation:
+        """Return how machine code allocates arrays of the dtype and on the device of another."""
 
     def digits(self) -> Digits:
         """Return the precision that products may use for their operands."""
@@ -117,6 +127,15 @@ class NumpyLike:
 
     def bare(self, arrays: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
         return arrays
+
+    def dynamic_calls(self) -> None:
+        return None
+
+    def heads(self, arrays: tuple[Array | None, ...]) -> tuple[()]:
+        return ()
+
+    def result_allocation(self, like: Array) -> Allocation:
+        raise NotImplementedError("machine code allocates no numpy arrays")
 
     def digits(self) -> Digits:
         return Digits.ALL

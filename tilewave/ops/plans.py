@@ -17,6 +17,8 @@ from tilewave.backend.protocol import ReplayedCall
 from tilewave.ir.launch import picked as picked_of
 from tilewave.lang.kernel import WaveKernel
 from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary
+from tilewave.ops.dynamic_plans import DynamicPlans
+from tilewave.ops.preload import leave_to_calls
 
 KEPT_PLANS = 4096
 """The most plans of one operation; one more clears them all."""
@@ -152,6 +154,8 @@ class Operated:
         self.arguments = ArrayArguments(caller, names)
         self.names, self.work, self.numbers = self.arguments.names, work, numbers
         self.kept: dict[Any, Plan] = {}
+        self.dynamic: dict[tuple[Any, ...], DynamicPlans] = {}
+        """Plans for calls of any sizes, by the further arguments."""
         self.once: set[Any] = set()
         """Layouts that came once, and have no plan."""
         self.new = 0
@@ -173,12 +177,14 @@ class Operated:
 
     def _closely(self, lib: ArrayLibrary, layout: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
         """Run a call on the full path, and store its plan where it has one."""
+        leave_to_calls()
         self.arguments.want_all(arrays)
         given = lib.bare(arrays)
         work = self.work(lib, *given, *said)
         work.run()
         if layout is not None:
             self._keep(lib, (layout, said[self.numbers :]), given, work)
+            self._keep_dynamic(lib, given, said, work)
         results = [self._own(name, arrays, found) for name, found in work.results.items()]
         return tuple(results) if len(results) > 1 else results[0] if results else None
 
@@ -200,6 +206,28 @@ class Operated:
         if len(self.kept) >= KEPT_PLANS:
             self.kept.clear()
         self.kept[key] = plan
+
+    def replay(self, arrays: tuple[Array | None, ...], said: tuple[Any, ...], grad: object) -> Any:
+        """Return the result of a call of any sizes that machine code makes; None where Python must make it.
+
+        `grad` says whether gradients are recorded, which Python must do for arrays that require them.
+        """
+        plans = self.dynamic.get(said)
+        return None if plans is None or plans.calls is None else plans.calls.call(arrays, grad)
+
+    def _keep_dynamic(
+        self, lib: ArrayLibrary, given: tuple[Array | None, ...], said: tuple[Any, ...], work: CallWork
+    ) -> None:
+        """Store a plan for calls of other sizes, unless the kernel takes scalar arguments."""
+        if self.numbers:
+            return
+        plans = self.dynamic.get(said)
+        if plans is None:
+            if len(self.dynamic) >= KEPT_PLANS:
+                self.dynamic.clear()
+            plans = self.dynamic[said] = DynamicPlans(lib)
+        named = dict(zip(self.names, given, strict=True))
+        plans.keep(lib, named, work, lambda *arrays: self.work(*arrays, *said))
 
     def _own(self, name: str, arrays: tuple[Array | None, ...], found: Array) -> Array:
         """Return the caller's own object for a result, where one was given."""

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from tilewave.ir.host_program import HostProgram
 from tilewave.runtime.array_layouts import Placed, words_at
 from tilewave.runtime.gpu_launch import LaunchPlace
+from tilewave.runtime.launch_template import LaunchTemplate
+from tilewave.runtime.native.compiled_program import CompilableProgram
 from tilewave.runtime.native.engine import engine, of_record
 from tilewave.runtime.native.records import CALL, REPLAY, UNKNOWN, NativeRecord, in_memory, words
 
@@ -51,6 +53,7 @@ class CallLook:
         self.program, self.memory = program, in_memory(program)
         self.class_key, self.numbers = (*layout, *telling), numbers
         self._layout_bytes, self._launched = 8 * len(layout), launched
+        self.compilable = CompilableProgram(program, self.memory, (*self.class_key, *numbers, *launched))
 
     def at(self, placed: Placed, given: Sequence[int]) -> SeenCall | None:
         """Return the class of a call; None where the call needs the full check."""
@@ -86,7 +89,7 @@ class NativeCalls:
 
         `launches` has a `LaunchTemplate` under the `key_on` of each class that machine code may launch.
         """
-        self._look = look
+        self._look, self._launches = look, launches
         array_words = sum(1 + 2 * rank for rank in look.ranks)
         inputs = [*range(array_words), *look.numbers]
         self._record = NativeRecord(
@@ -112,6 +115,22 @@ class NativeCalls:
         self.reader = reader
         self.with_tensors = of_record(engine().call, self._record) if reader else None
         """Makes a call from a tuple of tensors that the reader can read, and a tuple of numbers."""
+
+    @property
+    def address(self) -> int:
+        """The address of its record of `CALL`."""
+        return self._record.address
+
+    @property
+    def programs(self) -> list[CompilableProgram]:
+        """The programs that its calls evaluate: that of their class, and of each launch."""
+        launches = [one for one in [*self._launches.values()] if isinstance(one, LaunchTemplate)]
+        return [self._look.compilable, *(launch.launcher.code.compilable for launch in launches)]
+
+    def knows(self, placed: Placed, given: Sequence[int], on: LaunchPlace) -> bool:
+        """Return whether there is a launch for the class of a call."""
+        found = self._look.at(placed, given)
+        return found is not None and found.key_on(on) in self._launches
 
     def __call__(self, placed: Placed, given: Sequence[int], device: int, stream: int) -> int:
         """Make a call of arrays with the right dtypes; return LAUNCHED, UNKNOWN, or the driver's error."""

@@ -71,7 +71,7 @@ class CudaCalls(ABC):
         self._names, self._has_scratch = tuple(p.name for p in parameters), has_scratch
         self._accepted: set[tuple[Any, ...]] = set()
         """The devices and kinds of arrays that have been checked."""
-        self._native: NativeCalls | None = None
+        self.native: NativeCalls | None = None
         """Makes the calls whose class machine code knows."""
         self._caller: Callable[[Any, tuple[int, ...]], int] | None = None
         """Makes a call of tensors that machine code can read."""
@@ -113,8 +113,8 @@ class CudaCalls(ABC):
             self._launch_new(arrays, sized(arrays, given), None)
             return
         placed, others, number = seen.placed, seen[1:], seen.devices[0]
-        if self._native is not None and others in self._accepted:
-            said = self._native(placed, numbers, number, stream)
+        if self.native is not None and others in self._accepted:
+            said = self.native(placed, numbers, number, stream)
             if said == LAUNCHED:
                 return
             raise_failure(cuda_driver(self.kernel), self.kernel, said)
@@ -133,20 +133,28 @@ class CudaCalls(ABC):
     def replay(self, arrays: Sequence[object], given: Mapping[str, Any]) -> Callable[..., int] | None:
         """Return the replayed call for arrays with the layout of these; None where machine code cannot make it."""
         seen, _ = self._seen(arrays)
-        if seen is None or self._native is None or seen[1:] not in self._accepted:
+        if seen is None or self.native is None or seen[1:] not in self._accepted:
             return None
         numbers = tuple([one.word_of(given[one.name]) for one in self.given])
-        found: Callable[..., int] | None = self._native.replay(seen.placed, numbers, seen.devices[0], self)
+        found: Callable[..., int] | None = self.native.replay(seen.placed, numbers, seen.devices[0], self)
         return found
+
+    def is_native(self, arrays: Sequence[object], given: Mapping[str, Any]) -> bool:
+        """Return whether machine code makes calls of this call's class."""
+        seen, stream = self._seen(arrays)
+        if seen is None or self.native is None or seen[1:] not in self._accepted:
+            return False
+        numbers = [one.word_of(given[one.name]) for one in self.given]
+        return self.native.knows(seen.placed, numbers, LaunchPlace(seen.devices[0], stream))
 
     def _serve(self, look: CallLook) -> None:
         """Let machine code make the calls whose classes the cache has."""
         reader = machine_reader()
-        if self._native is None or self._native.reader is not reader:
+        if self.native is None or self.native.reader is not reader:
             asked = cuda_driver(self.kernel).address("cuStreamIsCapturing", self.kernel) if self._has_scratch else 0
             dtypes = [dtype_word(p.stored) for p in self.parameters]
-            self._native = NativeCalls(look, dtypes, asked, reader, self.launches)
-            self._caller = self._native.with_tensors
+            self.native = NativeCalls(look, dtypes, asked, reader, self.launches)
+            self._caller = self.native.with_tensors
 
     def _seen(self, arrays: Sequence[object]) -> tuple[SeenArrays | None, int]:
         try:

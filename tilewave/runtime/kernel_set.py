@@ -13,11 +13,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from tilewave.errors import ConstraintError
 from tilewave.runtime.background import BACKGROUND_WORK, STATE
+from tilewave.runtime.native.choice import NativeChoice
 
 BACKGROUND = "TILEWAVE_BACKGROUND"
 KEPT_SIZES = 4096
 """The most sizes whose kernel is remembered; one more clears them all."""
+MOST_RANKED = 2
+"""After so many rankings in Python the choice is recorded as machine code, which takes as long as several of them."""
 
 
 Sizes = Mapping[Any, int]
@@ -41,6 +45,9 @@ class Maker(Protocol[C, T]):
     def choices(self, sizes: Sizes) -> list[C]:
         """Return the choices for sizes, the best first."""
 
+    def choice_of(self, text: str, sizes: Sizes) -> C:
+        """Return the choice with the text of a config that the choice as machine code has found."""
+
     def time(self, sizes: Sizes) -> None:
         """Time configs for the class of these sizes, where that is asked for and not known."""
 
@@ -50,8 +57,14 @@ class Maker(Protocol[C, T]):
     def first(self, choices: Sequence[C], make: Callable[[C], T]) -> T:
         """Return what `make` gives for the first choice that can be compiled; an error where none can."""
 
-    def quick(self) -> Callable[[Sequence[int]], str] | None:
-        """Return a function from sizes to the text of the best config; None where machine code cannot compute it."""
+    def stored_choice(self) -> NativeChoice | None:
+        """Return the choice as machine code, from the cache; None where it is not there."""
+
+    def recorded_choice(self) -> NativeChoice | None:
+        """Return the choice as machine code; None where machine code cannot compute it."""
+
+    def has_records(self) -> bool:
+        """Return whether tuning records may know a better choice."""
 
     def prepare(self, made: T, arrays: Sequence[Any]) -> None:
         """Do all that a call with such arrays would wait for."""
@@ -72,8 +85,10 @@ class KernelSet(Generic[C, T]):
         """Configs that cannot be compiled."""
         self.ranked: dict[tuple[int, ...], list[C]] = {}
         """The choices for sizes that have no settled kernel yet."""
-        self.quick: Callable[[Sequence[int]], str] | None = None
-        """Finds the best config by machine code, once that has been recorded in the background."""
+        self.native: NativeChoice | None = None
+        """Finds the best config by machine code, once it is recorded or read from the cache."""
+        self.rankings = 0
+        """How many sizes were ranked in Python."""
 
     def of(self, shapes: Sequence[tuple[int, ...]], arrays: Sequence[Any] = ()) -> T:
         """Return the kernel for arrays of these shapes."""
@@ -100,8 +115,27 @@ class KernelSet(Generic[C, T]):
 
     def _new(self, key: tuple[int, ...], arrays: Sequence[Any]) -> T:
         """Return the kernel for sizes that have no settled one yet."""
-        if self.quick is not None and (found := self.made.get(self.quick(key))) is not None:
-            return self._settled(key, found)
+        native = self._native_choice()
+        best = "" if native is None or self.maker.has_records() else native(key, self.refused)
+        if best in self.made:
+            return self._settled(key, self.made[best])
+        if native is None or not best:
+            return self._new_by_ranking(key, arrays)
+        usable = native.among(key, self.made)
+        if not usable or not arrays or must_wait():
+            return self._new_alone(best, key, arrays)
+        self._compile_later(best, key, arrays)
+        return self.made[usable]
+
+    def _new_alone(self, text: str, key: tuple[int, ...], arrays: Sequence[Any]) -> T:
+        """Return the kernel of a config that the caller waits for; of another where it cannot be compiled."""
+        try:
+            return self._settled(key, self._made([self.maker.choice_of(text, self._sizes(key))]))
+        except ConstraintError:
+            self.refused.add(text)
+            return self._new_by_ranking(key, arrays)
+
+    def _new_by_ranking(self, key: tuple[int, ...], arrays: Sequence[Any]) -> T:
         if arrays:
             self.maker.time(self._sizes(key))
         choices = self._ranked(key)
@@ -110,13 +144,25 @@ class KernelSet(Generic[C, T]):
             return self._settled(key, self.made[best.text])
         usable = next((self.made[one.text] for one in choices if one.text in self.made), None)
         if usable is None or must_wait() or not arrays:
-            found = self._settled(key, self._made(choices))
-            if usable is None and not must_wait():
-                BACKGROUND_WORK.add(self._record)
-            return found
+            return self._settled(key, self._made([one for one in choices if one.text not in self.refused] or choices))
         if best is not None:
-            self._compile_later(best, arrays)
+            self._compile_later(best.text, key, arrays)
         return usable
+
+    def _native_choice(self) -> NativeChoice | None:
+        """Return the choice as machine code, read from the cache at once, or recorded after some rankings."""
+        with STATE:
+            count, self.rankings = self.rankings, self.rankings + (self.native is None)
+        if count == 0:
+            self._take(self.maker.stored_choice())
+        elif count == MOST_RANKED and self.native is None:
+            self._take(self.maker.recorded_choice())
+        return self.native
+
+    def _take(self, native: NativeChoice | None) -> None:
+        self.native = native
+        if native is not None and not must_wait():
+            BACKGROUND_WORK.add(native.compile)
 
     def _ranked(self, key: tuple[int, ...]) -> list[C]:
         """Return the choices for sizes, the best first, remembered until the sizes have a settled kernel."""
@@ -130,12 +176,12 @@ class KernelSet(Generic[C, T]):
     def _sizes(self, key: tuple[int, ...]) -> Sizes:
         return dict(zip(self.passed, key, strict=True))
 
-    def _compile_later(self, choice: C, arrays: Sequence[Any]) -> None:
+    def _compile_later(self, text: str, key: tuple[int, ...], arrays: Sequence[Any]) -> None:
         with STATE:
-            is_new = choice.text not in self.waiting
-            self.waiting.add(choice.text)
+            is_new = text not in self.waiting
+            self.waiting.add(text)
         if is_new:
-            BACKGROUND_WORK.add(lambda: self._compile(choice, arrays))
+            BACKGROUND_WORK.add(lambda: self._compile(text, key, arrays))
 
     def _settled(self, key: tuple[int, ...], found: T) -> T:
         if len(self.by_size) >= KEPT_SIZES:
@@ -153,17 +199,19 @@ class KernelSet(Generic[C, T]):
 
         return self.maker.first(choices, made)
 
-    def _record(self) -> None:
-        self.quick = self.maker.quick()
+    def _choice(self, text: str, key: tuple[int, ...]) -> C:
+        if self.native is not None and text in self.native.texts and not self.maker.has_records():
+            return self.maker.choice_of(text, self._sizes(key))
+        return next(one for one in self._ranked(key) if one.text == text)
 
-    def _compile(self, choice: C, arrays: Sequence[Any]) -> None:
+    def _compile(self, text: str, key: tuple[int, ...], arrays: Sequence[Any]) -> None:
         """Compile a config in the background; one that cannot be compiled is left out from then on."""
         try:
-            found = self.maker.make(choice)
+            found = self.maker.make(self._choice(text, key))
             self.maker.prepare(found, arrays)
-            self.made[choice.text] = found
+            self.made[text] = found
         except Exception:  # the kernel that serves meanwhile is right, and a call that waits says why
-            self.refused.add(choice.text)
+            self.refused.add(text)
 
 
 def must_wait() -> bool:

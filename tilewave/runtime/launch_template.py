@@ -24,6 +24,7 @@ from tilewave.runtime.gpu_launch import (
     TiledArray,
 )
 from tilewave.runtime.launch_frame import FrameLayout
+from tilewave.runtime.native.compiled_program import CompilableProgram
 from tilewave.runtime.native.engine import engine
 from tilewave.runtime.native.records import LAUNCH, LAUNCHED, MAP, NativeRecord, in_memory, memory_for_maps, words
 from tilewave.runtime.tensor_map import MAP_BYTES, Encoding, TensorMap, encoding, map_numbers
@@ -31,6 +32,8 @@ from tilewave.runtime.tensor_map import MAP_BYTES, Encoding, TensorMap, encoding
 
 class LaunchChecker(Protocol):
     """The part of a kernel on its device that a launch record needs: what to do where the driver fails."""
+
+    code: LaunchCode
 
     def want_launched(self, said: int) -> None:
         """Raise an error where machine code reports that the driver failed."""
@@ -90,8 +93,10 @@ class LaunchCode:
         mapped = [self._pointers[slot.array] for slot in self._tiled]
         program, (stores, grid, pointers) = recorder.finished(stored, [*form.grid, form.uses_pdl], mapped)
         layout = FrameLayout.of(description)
+        memory = in_memory(program)
+        self.compilable = CompilableProgram(program, memory, (*stores, *grid, *pointers))
         self._fields = {
-            "program": in_memory(program),
+            "program": memory,
             "numbers": program.numbers,
             "inputs": inputs + count,
             "stores": len(stores),

@@ -11,15 +11,19 @@ from tilewave.ir.types import DType
 from tilewave.ops import column_sums, products
 from tilewave.torch.registry import define, to_autocast_dtype
 from tilewave.torch.results import given, noted, want_writable
-from tilewave.torch.tensors import LIBRARY, TORCH_DTYPES, free_layout, is_free, want_tensors
+from tilewave.torch.tensors import LIBRARY, TORCH_DTYPES, free_layout, is_free, is_grad_enabled, want_tensors
 
 # matmul -------------------------------------------------------------------------------------------------------------
 
 
 def matmul(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     arrays = (a, b, out)
-    if is_free() and (layout := free_layout(arrays)) is not None:
-        return noted(products.matmul.known(LIBRARY, layout, arrays, (LIBRARY.digits(),)), out)
+    if is_free():
+        said = (LIBRARY.digits(),)
+        if (found := products.matmul.replay(arrays, said, is_grad_enabled())) is not None:
+            return found
+        if (layout := free_layout(arrays)) is not None:
+            return noted(products.matmul.known(LIBRARY, layout, arrays, said), out)
     want_tensors(products.matmul.arguments, arrays)
     want_writable(products.matmul.arguments, arrays)
     return given(products.matmul.arguments, _MATMUL(a, b), out)
@@ -80,8 +84,12 @@ def linear(
     out: Tensor | None = None,
 ) -> Tensor:
     arrays = (x, weight, bias, residual, out)
-    if is_free() and (layout := free_layout(arrays)) is not None:
-        return noted(products.linear.known(LIBRARY, layout, arrays, (activation, False, LIBRARY.digits())), out)
+    if is_free():
+        said = activation, False, LIBRARY.digits()
+        if (found := products.linear.replay(arrays, said, is_grad_enabled())) is not None:
+            return found
+        if (layout := free_layout(arrays)) is not None:
+            return noted(products.linear.known(LIBRARY, layout, arrays, said), out)
     want_tensors(products.linear.arguments, arrays)
     want_writable(products.linear.arguments, arrays)
     inputs = [t for t in (x, weight, bias, residual) if t is not None]

@@ -17,7 +17,9 @@ from tilewave.ir.types import DTYPES, INTERNAL, WIDEST_BYTES, DType
 from tilewave.ops.arrays import ArrayArguments, Shape
 from tilewave.ops.digits import Digits
 from tilewave.runtime.array_layouts import LINE
-from tilewave.runtime.foreign_arrays import machine_layout
+from tilewave.runtime.dlpack import dtype_word
+from tilewave.runtime.dynamic_calls import Allocation, DynamicCalls, heads_of
+from tilewave.runtime.foreign_arrays import machine_layout, machine_reader
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     dtype: getattr(torch, dtype.numpy.name)
@@ -66,6 +68,26 @@ class TorchLibrary:
     def bare(self, arrays: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         return tuple([bare(array) for array in arrays])
 
+    def dynamic_calls(self) -> DynamicCalls | None:
+        reader = machine_reader()
+        return None if reader is None else DynamicCalls(reader)
+
+    def heads(self, arrays: tuple[Tensor | None, ...]) -> tuple[tuple[int, int], ...]:
+        tensors = [t for t in arrays if t is not None]
+        kind, _, number = device_name(tensors[0].device).partition(":")
+        if kind != "cuda" or len({t.device for t in tensors}) > 1 or not all(t.dtype in _DTYPES for t in tensors):
+            return ()
+        kinds = [None if t is None else (t.dim(), dtype_word(_DTYPES[t.dtype])) for t in arrays]
+        return heads_of(kinds, int(number or 0))
+
+    def result_allocation(self, like: Tensor) -> Allocation:
+        # torch's compiler allocates by it: it takes half of the time of empty_strided, and has no device to say.
+        quick = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+        quick = getattr(quick, "_empty_strided_cuda", None)
+        if quick is not None and torch.cuda.device_count() == 1:
+            return Allocation(quick, like.dtype, None, None)
+        return Allocation(torch.empty_strided, like.dtype, like.device, ("dtype", "device"))
+
     def digits(self) -> Digits:
         """Return the precision set by `torch.set_float32_matmul_precision`."""
         return Digits.ALL if torch.get_float32_matmul_precision() == "highest" else Digits.FEWER
@@ -86,7 +108,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 # which calls torch has nothing to do with ---------------------------------------------------------------------------
 
 _profiler, _forward_gradients = torch.autograd.profiler, torch.autograd.forward_ad
-_is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+_is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 _modes, _functions = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 is_autocast = torch._C._is_any_autocast_enabled
 _transform = torch._C._functorch.peek_interpreter_stack
@@ -117,7 +139,7 @@ def _watches(mode: Any) -> bool:
 def free_layout(tensors: tuple[Any, ...]) -> Any:
     """Return the layout key of tensors, some of which may be None; None where the dispatcher must see them first:
     one requires a gradient, or is of a derived class."""
-    return _layout()(tensors, _is_grad_enabled())
+    return _layout()(tensors, is_grad_enabled())
 
 
 def have_memory(tensors: Iterable[Tensor]) -> bool:
@@ -129,7 +151,7 @@ def have_memory(tensors: Iterable[Tensor]) -> bool:
 
 def asks_gradient(tensors: Iterable[Tensor]) -> bool:
     """Return whether autograd tracks a result of these tensors, which are all plain and not lazily negated."""
-    if not _is_grad_enabled() or not any(t.requires_grad for t in tensors):
+    if not is_grad_enabled() or not any(t.requires_grad for t in tensors):
         return False
     return all(type(t) in _PLAIN and not t.is_meta and not t.is_neg() for t in tensors)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -75,6 +75,8 @@ class TileChoice:
     """What else must be said: records that were passed over, and why."""
     record: str = ""
     """The file of the record that says so; nothing where the model chose."""
+    ranked: Callable[[], TileChoice] | None = field(default=None, compare=False, repr=False)
+    """Returns this choice with all others, which are ranked when somebody asks."""
 
     def noting(self, notes: Sequence[str]) -> TileChoice:
         """Return this choice with further notes on how it was made."""
@@ -106,6 +108,8 @@ class TileChoice:
     @property
     def reason(self) -> str:
         """One sentence for each: the choice, its time, what was left out."""
+        if self.ranked is not None:
+            return self.ranked().noting(self.notes).reason
         p = self.prediction
         given = [
             f"no tile was given; {self.how} chose {self.text} for {self.sizes}: "

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from tilewave.analysis.reduction_order import adds_products_alone
 from tilewave.errors import ConstraintError, TilewaveError, first_line
+from tilewave.forks import cached_property
 from tilewave.ir.core import BATCH_INVARIANT, Kernel, Op
 from tilewave.ir.host_program import Number
 from tilewave.ir.ops import Read
@@ -21,7 +22,7 @@ from tilewave.lang.open_tiles import known_values, said_of, tunable
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.tuning import Tune
 from tilewave.records import dataclass
-from tilewave.runtime.cache import key_of
+from tilewave.runtime.cache import compile_key, default_cache, key_of
 from tilewave.runtime.native.choice import NativeChoice
 from tilewave.tune.choose import Config, RankedConfigs, TileChoice, TiledProblem, config_text, illegal_text, rank
 from tilewave.tune.machines import HostTiles, TileMachine, machine_of
@@ -160,11 +161,13 @@ class TunableKernel:
                 notes.append(passed_over(one.file, str(error)))
         return [choice.noting(notes) for choice in (*recorded, *made)]
 
-    def quick_choice(self) -> Callable[[Sequence[int]], str] | None:
-        """Return a function from the dynamic sizes to the text of the model's best config, by machine code.
+    def stored_choice(self) -> NativeChoice | None:
+        """Return `recorded_choice` from the compile cache; None where it has none."""
+        data = default_cache().get(self._choice_key)
+        return None if data is None else NativeChoice.restored(data)
 
-        It returns an empty text where tuning records may know better. None where the model is not of integers.
-        """
+    def recorded_choice(self) -> NativeChoice | None:
+        """Return the model's choice by the dynamic sizes as machine code; None where the model is not of integers."""
         machine = self.machine
         if isinstance(machine, HostTiles):
             return None
@@ -175,11 +178,22 @@ class TunableKernel:
             open_sizes = partial(zip, self.left_open, strict=True)
             return lambda sizes: machine.picoseconds(self.problem.sized(dict(open_sizes(sizes))).cut(config))
 
-        found = NativeChoice.of(len(self.left_open), [time_of(config) for config in configs])
-        if found is None:
-            return None
-        texts = [*(config_text(config, self._order(self.problem)) for config in configs), ""]
-        return lambda sizes: "" if records_exist(int(time.monotonic())) else texts[found(sizes)]
+        order = self._order(self.problem)
+        times = {config_text(config, order): time_of(config) for config in configs}
+        found = NativeChoice.of(len(self.left_open), times)
+        if found is not None:
+            default_cache().put(self._choice_key, found.stored())
+        return found
+
+    @cached_property
+    def _choice_key(self) -> str:
+        values = sorted((s.name, str(value)) for s, value in self.problem.values.items())
+        facts = self.machine, self.space, values, self.left_open, self._order(self.problem), self.problem.in_fixed_order
+        return compile_key("choice", self.digest, *map(repr, facts))
+
+    def has_records(self) -> bool:
+        """Return whether tuning records may know a better choice than the model."""
+        return records_exist(int(time.monotonic()))
 
     def on_record(self, sizes: Mapping[Symbol, int]) -> LookedUp:
         """Return the tuning records for sizes."""
@@ -191,6 +205,18 @@ class TunableKernel:
         """Return the model's choices for sizes of a call, the best first."""
         problem = self.problem.sized(sizes)
         return self._ranked(sizes).choices(self._order(problem), self._sizes_text(problem))
+
+    def choice_of(self, text: str, sizes: Mapping[Symbol, int]) -> TileChoice:
+        """Return the model's choice with this text, without ranking the others."""
+        problem = self.problem.sized(sizes)
+        order = self._order(problem)
+        config = next(one for one in self.space.configs() if config_text(one, order) == text)
+
+        def ranked() -> TileChoice:
+            return next(one for one in self.predicted(sizes) if one.text == text)
+
+        prediction = self.machine.predict(problem.cut(config))
+        return TileChoice(config, prediction, order, self._sizes_text(problem), ranked=ranked)
 
     def _ranked(self, sizes: Mapping[Symbol, int]) -> RankedConfigs:
         """Return all configs by predicted time: for these sizes on a GPU, and for their class on a CPU.

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tilewave.backend.nvidia.packing import RowCopy
     from tilewave.backend.nvidia.program import NvidiaProgram
     from tilewave.backend.nvidia.ptxas import Assembled
+    from tilewave.runtime.call_class import NativeCalls
     from tilewave.runtime.sizes import Size
 
 VECTOR_BYTES = (1, 2, 4, 8)
@@ -138,6 +139,13 @@ class NvidiaBuild(Build):
         self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
     ) -> ReplayedCall | None:
         return self.program.calls.replay(arrays, given)  # checks at every call that arrays do not overlap
+
+    @property
+    def native_calls(self) -> NativeCalls | None:
+        return self.program.calls.native
+
+    def is_native(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> bool:
+        return self.program.calls.is_native(arrays, given)
 
     def prepare(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> None:
         self.program.prepare(arrays, parameters)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tilewave.forks import IMPORTING, LOCKS
 from tilewave.runtime.native.calls import call, is_plain, look_at, make_call, read_tensor
+from tilewave.runtime.native.dynamic import chosen_call, dynamic_call, new_result, new_tuple, try_plan
 from tilewave.runtime.native.launch import make_launch
 from tilewave.runtime.native.records import NativeRecord
 from tilewave.runtime.native.replay import layout, replay_call
@@ -52,6 +53,8 @@ class Engine(NamedTuple):
     """From (arrays, grad) to the layout key, bound to a record of `READER`."""
     replay_call: _MethodDefinition
     """A replayed call of (arrays[, numbers]), bound to a record of its first call."""
+    dynamic_call: _MethodDefinition
+    """A call of (arrays, grad) by a plan for any sizes, bound to a record of `CALLS`."""
     memory: Any
     """The objects that own the code."""
 
@@ -85,9 +88,12 @@ def _compiled(llvm: ModuleType) -> Engine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
-    parts = (evaluate, make_launch, make_call, look_at, is_plain, read_tensor, call, layout, replay_call)
+    parts = (
+        *(evaluate, make_launch, make_call, look_at, is_plain, read_tensor, call, layout, replay_call),
+        *(chosen_call, new_tuple, new_result, try_plan, dynamic_call),
+    )
     builder = llvm.JITLibraryBuilder().add_ir(INTRINSICS + "".join(part() for part in parts))
-    for name in ("evaluate", "make_launch", "make_call", "call", "layout", "replay_call"):
+    for name in ("evaluate", "make_launch", "make_call", "call", "layout", "replay_call", "dynamic_call"):
         builder.export_symbol(name)
     compiler = llvm.create_lljit_compiler(machine)
     library = builder.link(compiler, "host_engine")
@@ -99,5 +105,6 @@ def _compiled(llvm: ModuleType) -> Engine:
         _MethodDefinition(b"call", library["call"], _FAST_CALL, None),
         _MethodDefinition(b"layout", library["layout"], _FAST_CALL, None),
         _MethodDefinition(b"replay_call", library["replay_call"], _FAST_CALL, None),
+        _MethodDefinition(b"dynamic_call", library["dynamic_call"], _FAST_CALL, None),
         (compiler, library),
     )

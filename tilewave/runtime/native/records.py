@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewave.ir.host_program import HostProgram
 
-PROGRAM = ("given", "constants", "*constant_words", "steps", "*step_words")
-"""A host program. A star marks an address."""
+PROGRAM = ("given", "constants", "*constant_words", "steps", "*step_words", "*code")
+"""A host program, and its own machine code, if it has any. A star marks an address."""
 LAUNCH = (
     *("*program", "numbers", "inputs", "fixed", "*fixed_words"),
     *("*image", "frame_bytes", "stores_at", "stores", "*stored", "pointers_at", "parameters", "*parameters_at"),
@@ -33,6 +34,16 @@ CALL = (
 """A kernel's calls: its arrays, the program that classifies them, and its launches by class."""
 REPLAY = ("*call", "*reader", "arrays", "*places", "words", "given", "*template", "device")
 """A replayed call: the words of its first call, the positions of the arrays' addresses among them, and its device."""
+PLAN = (
+    *("*next", "arrays", "*heads", "*program", "numbers", "result", "axes", "*lengths_at", "*steps_at"),
+    *("*allocate", "*dtype", "*place", "positional", "*names", "words", "*words_at", "*choice", "device"),
+)
+"""A plan for calls of any sizes: what describes its arguments, its guards, how its result is allocated, and the
+positions of the kernel's words among the numbers of its program."""
+CHOICE = (*("*program", "numbers", "sizes", "*sizes_at", "configs", "*left_out", "result", "*kept", "*calls"),)
+"""The choice among the kernels of a plan, which are records of CALL or 0; without a program the first serves."""
+CALLS = ("*reader", "*first")
+"""The plans of an operation."""
 READER = ("*tensor", "*parameter", "*look", "*stream", "*requires_grad", "*is_neg", "device")
 """How torch tensors are read."""
 
@@ -50,7 +61,15 @@ class NativeRecord:
         assert {*values} == {name.lstrip("*") for name in fields}, f"these are no {fields}: {[*values]}"
         self._kept = [*values.values(), kept]
         self._words = (ctypes.c_int64 * len(fields))(*[_word(values[name.lstrip("*")]) for name in fields])
+        self._names = [name.lstrip("*") for name in fields]
         self.address = ctypes.addressof(self._words)
+
+    def get(self, name: str) -> int:
+        return self._words[self._names.index(name)]
+
+    def set(self, name: str, value: int) -> None:
+        """Change a field; machine code that runs meanwhile reads the old or the new value."""
+        self._words[self._names.index(name)] = value
 
 
 def words(numbers: Sequence[int], room: int = 1) -> Any:
@@ -74,7 +93,7 @@ def memory_for_maps(rank: int) -> Any:
 
 def in_memory(program: HostProgram) -> NativeRecord:
     """Return a host program as machine code reads it."""
-    steps = [number for step in program.steps for number in step]
+    steps = array("i", [number for step in program.steps for number in step] or [0])
     return NativeRecord(
         PROGRAM,
         {
@@ -82,6 +101,7 @@ def in_memory(program: HostProgram) -> NativeRecord:
             "constants": len(program.constants),
             "constant_words": words(program.constants),
             "steps": len(program.steps),
-            "step_words": (ctypes.c_int32 * max(1, len(steps)))(*steps),
+            "step_words": (ctypes.c_int32 * len(steps)).from_buffer(steps),
+            "code": 0,
         },
     )

@@ -46,7 +46,7 @@ _DIVIDED = f"""  %by_zero = icmp eq i64 %y, 0
   %is_above = and i1 %has_rest, %differ
 """
 
-_DOES: Mapping[str, str] = {
+DOES: Mapping[str, str] = {
     "add": _checked("sadd"),
     "sub": _checked("ssub"),
     "mul": _checked("smul"),
@@ -99,14 +99,14 @@ _DOES: Mapping[str, str] = {
 
 def _case(name: str) -> str:
     """Return the code of a step, with its names made unique."""
-    own = _DOES[name].replace("%x", "\0x").replace("%y", "\0y").replace("%z", "\0z").replace("%", f"%{name}.")
+    own = DOES[name].replace("%x", "\0x").replace("%y", "\0y").replace("%z", "\0z").replace("%", f"%{name}.")
     return f"do.{name}:\n{own}\n  br label %kept".replace("\0", "%")
 
 
 def evaluate() -> str:
     cases = " ".join(f"i32 {i}, label %do.{name}" for i, name in enumerate(STEPS))
     values = ", ".join(f"[ %{name}.value, %do.{name} ]" for name in STEPS)
-    lost = ", ".join(f"[ {f'%{n}.lost' if '%lost' in _DOES[n] else 'false'}, %do.{n} ]" for n in STEPS)
+    lost = ", ".join(f"[ {f'%{n}.lost' if '%lost' in DOES[n] else 'false'}, %do.{n} ]" for n in STEPS)
     operands = "\n".join(
         f"""  %{x}.in = getelementptr i32, ptr %step.in, i64 {i}
   %{x}.at = load i32, ptr %{x}.in
@@ -129,14 +129,21 @@ kept:
   %ends = or i1 %ends.before, %lost"""
     return f"""
 ; Computes a program's numbers and stores them after those given; returns 1 if a check fails or a number does not fit,
-; else 0. Does not stop at a failed check: nothing traps, and a test after each step takes longer.
+; else 0. Does not stop at a failed check: nothing traps, and a test after each step takes longer. A program's own code
+; stores its results alone.
 define i64 @evaluate(ptr %program, ptr %r) {{
 entry:
 {fields("%program", PROGRAM)}
+  %has_code = icmp ne ptr %code, null
+  br i1 %has_code, label %compiled, label %interpreted
+compiled:
+  %said.compiled = call i64 %code(ptr %r)
+  ret i64 %said.compiled
+interpreted:
   %constants_at = getelementptr i64, ptr %r, i64 %given
 {copy("%constants_at", "%constant_words", "%constants")}
   %first = add i64 %given, %constants
-{loop("run", "entry", "%steps", body, ("%ends.before = phi i1", "false", "%ends"))}
+{loop("run", "interpreted", "%steps", body, ("%ends.before = phi i1", "false", "%ends"))}
   %said = zext i1 %ends.before to i64
   ret i64 %said
 unknown:

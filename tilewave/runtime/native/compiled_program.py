@@ -1,0 +1,85 @@
+"""Machine code of one host program: straight-line code, several times as fast as steps that are looked up.
+
+LLVM takes some tenths of a second for the thousands of steps of a choice among configs, and hundredths for the program
+of a launch, so this runs in the background, and its result is stored in the compile cache.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tilewave.forks import IMPORTING
+from tilewave.ir.host_program import STEPS, HostProgram
+from tilewave.runtime.cache import compile_key, default_cache
+from tilewave.runtime.native.engine import engine
+from tilewave.runtime.native.records import NativeRecord
+from tilewave.runtime.native.steps import DOES, INTRINSICS
+
+NAME = "program"
+BLOCK = 64
+"""Steps of a basic block: LLVM's time grows faster than the length of one, and a failed check ends after its block."""
+_VARIABLE = re.compile(r"%(\w+)")
+_KEPT: list[Any] = []
+"""The owners of all code: it is called until the process ends."""
+
+
+class CompilableProgram(NamedTuple):
+    """A program in memory, and those of its results that are read."""
+
+    program: HostProgram
+    memory: NativeRecord
+    results: tuple[int, ...]
+
+    def compile(self) -> None:
+        """Give the program machine code of its own; steps that are looked up serve until then."""
+        if not self.memory.get("code"):
+            self.memory.set("code", code_of(self.program, self.results))
+
+
+def code_of(program: HostProgram, results: Sequence[int]) -> int:
+    """Return the address of a function that stores these results of a program, from the cache or compiled."""
+    engine()  # initializes LLVM
+    with IMPORTING:
+        import llvmlite.binding as llvm  # noqa: PLC0415  it is heavy, and most of what is compiled is not launched
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=1, reloc="pic")
+    key = compile_key("program", machine.triple, repr(program), repr(results))
+    code = default_cache().get(key)
+    if code is None:
+        code = machine.emit_object(llvm.parse_assembly(INTRINSICS + unrolled(program, results)))
+        default_cache().put(key, code)
+    builder = llvm.JITLibraryBuilder().add_object_img(code)
+    builder.export_symbol(NAME)
+    compiler = llvm.create_lljit_compiler(machine)
+    library = builder.link(compiler, f"{NAME} {len(_KEPT)}")
+    _KEPT.append((compiler, library))
+    return int(library[NAME])
+
+
+def unrolled(program: HostProgram, results: Sequence[int]) -> str:
+    """Return LLVM IR of a function from the address of a program's numbers to 1 if a check fails, else 0."""
+    operands = [f"%given{i}" for i in range(program.given)] + [str(n) for n in program.constants]
+    lines = [f"define i64 @{NAME}(ptr %r) {{\nentry:"]
+    lines += [f"{_at(f'given{i}', i)}\n  %given{i} = load i64, ptr %given{i}.at" for i in range(program.given)]
+    for first in range(0, len(program.steps), BLOCK):
+        lost = "false"
+        for i, (does, *of) in enumerate(program.steps[first : first + BLOCK], first):
+            lines.append(_step(STEPS[does], i, [operands[n] for n in of]))
+            operands.append(f"%value{i}")
+            if "%lost" in DOES[STEPS[does]]:
+                lines.append(f"  %ends{i} = or i1 {lost}, %lost{i}")
+                lost = f"%ends{i}"
+        lines.append(f"  br i1 {lost}, label %ended, label %block{first}\nblock{first}:")
+    lines += [f"{_at(f'result{i}', i)}\n  store i64 {operands[i]}, ptr %result{i}.at" for i in dict.fromkeys(results)]
+    return "\n".join([*lines, "  ret i64 0\nended:\n  ret i64 1\n}\n"])
+
+
+def _at(name: str, place: int) -> str:
+    return f"  %{name}.at = getelementptr i64, ptr %r, i64 {place}"
+
+
+def _step(name: str, number: int, operands: Sequence[str]) -> str:
+    """Return the code of a step, with its names made unique."""
+    known = dict(zip("xyz", operands, strict=True))
+    return _VARIABLE.sub(lambda found: known.get(found[1]) or f"%{found[1]}{number}", DOES[name])
