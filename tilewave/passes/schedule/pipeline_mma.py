@@ -377,8 +377,7 @@ class _Rotated:
         """How many products of the next step have registers beside the sums and the operands in flight."""
         step = self.step
         held = [op.a for op in (*step.front, *step.back) if isinstance(op, WgmmaRegisters)]
-        sums = [op.acc for op in (*step.back, *step.used)]
-        taken, count = sum(map(_registers, (*sums, *held))), 0
+        taken, count = sum(map(_registers, (*(op.acc for op in (*step.back, *step.used)), *held))), 0
         for product in step.front:
             taken += _registers(product.result)
             count += taken <= self.most
