@@ -31,6 +31,7 @@ from tilewave.kernels.attentions import (
     M,
     N,
     Scores,
+    Shapes,
     looked_at_all,
     power_between,
     taking,
@@ -51,8 +52,7 @@ SUM_ROWS = 16
 ORDER = (H_KV, B, K2)
 """The axes of the grid, the fastest first: few of the workgroups that run at once have the same head."""
 ORDER_OF_HEADS = (K2, H_KV, B)
-"""The same for sums in any order: L2 keeps the queries and the sums of the heads that workgroups have at once. Not
-where masks leave later tiles fewer steps: workgroups would have other numbers of steps."""
+"""The same for sums in any order: L2 keeps the queries and the sums of the heads that workgroups have at once."""
 T, F = sym.T, sym.F
 """Tiles of queries, and the sums of a tile, where `SumBlocks` orders them."""
 HALF_BITS = 16
@@ -103,7 +103,7 @@ def attention_fused_backward_kernel(
     shapes |= {"grad_k": (B, H_KV, K2, K1), "grad_v": (B, H_KV, K2, N), "sums_q": sums_of, "turns": rows}
     dtypes |= {"grad_k": dtype, "grad_v": dtype, "sums_q": of, "turns": I32 if adding is Adding.IN_TURNS else None}
     tiles = {H_KV: 1, B: 1, K2: tile.keys}
-    order = ORDER if adding is Adding.IN_TURNS or scores.masked else ORDER_OF_HEADS
+    order = ORDER if adding is Adding.IN_TURNS else ORDER_OF_HEADS
     each: list[Constraint] = [TilingConstraint(M, tile.queries)]
     each += [WorkgroupConstraint(dim, tiles[dim], place) for place, dim in enumerate(order)]
     each += [TilingConstraint(G, 1)] if grouped else []
@@ -191,7 +191,7 @@ def attention_query_gradients_kernel(
 
     row = (B, H, M, K1)
     each = [WorkgroupConstraint(M, SUM_ROWS, 0), WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(B, 1, 3)]
-    shapes = {"sums_q": row if blocks is None else (B, H, T, F), "grad_q": row}
+    shapes: Shapes = {"sums_q": row if blocks is None else (B, H, T, F), "grad_q": row}
     function = taking("attention_query_gradients", scaled, shapes, {"sums_q": of, "grad_q": dtype})
     return wave(each, subs={K1: size} if blocks is None else {K1: size, F: size * blocks.queries})(function)
 
