@@ -26,6 +26,7 @@ from tilewave.passes.lanes.rematerialize import Rematerialize
 from tilewave.passes.lanes.slice_epilogue import SliceEpilogue
 from tilewave.passes.lanes.slice_rows import SliceRows
 from tilewave.passes.lanes.strength_reduce_division import StrengthReduceDivision
+from tilewave.passes.lanes.vectorize_atomics import vectorize_atomics
 from tilewave.passes.lanes.vectorize_bounds_checks import vectorize_bounds_checks
 from tilewave.passes.memory.coalesce_loads import CoalesceLoads
 from tilewave.passes.memory.convert_layouts import ConvertLayouts
@@ -46,9 +47,11 @@ from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
 from tilewave.passes.schedule.find_tiles_ahead import FindTilesAhead
 from tilewave.passes.schedule.halve_steps import HalveSteps
+from tilewave.passes.schedule.hold_left_operands import HoldLeftOperands
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
+from tilewave.passes.schedule.pipeline_exchanges import PipelineExchanges
 from tilewave.passes.schedule.pipeline_mma import PipelineMma
 from tilewave.passes.schedule.prioritize_mma import prioritize_mma
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
@@ -130,7 +133,10 @@ PASSES = {
     "drop_true_masks": lambda text: drop_true_masks,
     "peel_accumulator_init": lambda text: peel_accumulator_init,
     "ping_pong": lambda text: PingPong(int(text)),
+    "hold_left_operands": lambda text: HoldLeftOperands(int(text)),
+    "pipeline_exchanges": lambda text: PipelineExchanges(SM_90A),
     "pipeline_mma": lambda text: PipelineMma(int(text)),
+    "vectorize_atomics": lambda text: vectorize_atomics,
     "dependent_launch": lambda text: DependentLaunch(),
     "strength_reduce_division": lambda text: StrengthReduceDivision(),
     "reduce_thin_mma": lambda text: reduce_thin_mma,

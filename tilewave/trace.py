@@ -169,6 +169,8 @@ class Trace(Builder):
     """The memory and the mapping by which a tile was read."""
     scales: dict[Value, Value] = field(default_factory=dict)
     """The tile that scales of `scaled_mma` were decoded from."""
+    multiples: Mapping[Any, int] = field(default_factory=dict)
+    """Numbers that the author assumes to divide dynamic dims."""
     max_sizes: Mapping[Any, int] = field(default_factory=dict)
     """The largest lengths of dynamic dimensions that a workgroup takes whole."""
     allocations: list[Op] = field(default_factory=list)

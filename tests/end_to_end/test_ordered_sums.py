@@ -239,4 +239,4 @@ def test_sums_in_turns_are_batch_invariant_and_atomics_are_not():
 def test_hopper_waits_by_an_acquire_and_passes_by_a_release():
     asm = compiled("sm_90a").build.asm
     assert asm.count("ld.acquire.gpu") == asm.count("red.release.gpu") == 1
-    assert asm.index("ld.acquire.gpu") < asm.index("atom.global.add.f32")
+    assert asm.index("ld.acquire.gpu") < asm.index("red.relaxed.gpu.global.add.v2.f32")

@@ -11,10 +11,22 @@ from kernels import poisoned
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Barrier, Loop, PassTurn, WaitMma, WaitTurn, Wgmma
+from tilewave.ir.ops import (
+    Arrive,
+    Barrier,
+    Loop,
+    MakeMbarriers,
+    PassTurn,
+    WaitMbarrier,
+    WaitMma,
+    WaitTurn,
+    Wgmma,
+)
+from tilewave.ir.rewrite import walk
 from tilewave.kernels import AttentionTile, Heads, Scores
 from tilewave.kernels.attention_fused_backward import (
     Adding,
+    SumBlocks,
     attention_fused_backward_kernel,
     attention_query_gradients_kernel,
 )
@@ -24,13 +36,15 @@ from tilewave.kernels.attention_gradients import attention_deltas_kernel
 class Gradients:
     """The arrays of a call, with outputs that are poisoned, and sums and turns that begin with 0."""
 
-    def __init__(self, case, dtype, adding):
-        self.case, self.dtype, self.adding = case, dtype, adding
+    def __init__(self, case, dtype, adding, blocks=None, whole=False):
+        self.case, self.dtype, self.adding, self.blocks, self.whole = case, dtype, adding, blocks, whole
         self.exact, self.heads = Exact(case, dtype), Heads(case.size, case.size_v, case.sharing)
         self.row = (1, 2 * case.sharing, case.queries)
         rows = (1, 2, case.sharing, case.queries)
         self.delta, self.base2 = (poisoned(rows, f32) for _ in range(2))
-        self.sums, self.turns = np.zeros((*rows, case.size), np.float32), np.zeros(rows, np.int32)
+        step = blocks.queries if blocks else 1
+        tiles, of = -(-case.queries // step), (step * case.size,) if blocks else (case.size,)
+        self.sums, self.turns = np.zeros((*rows[:-1], tiles, *of), np.float32), np.zeros(rows, np.int32)
         exact = self.exact
         self.found = {name: poisoned(x.shape, dtype) for name, x in (("grad_q", exact.q), ("grad_k", exact.k))}
         self.found["grad_v"] = poisoned(exact.v.shape, dtype)
@@ -41,10 +55,13 @@ class Gradients:
     def by_group(self, x):
         return x if self.case.sharing > 1 else self.by_head(x)
 
+    def sums_by_group(self):
+        return self.sums if self.case.sharing > 1 else self.sums[:, :, 0]
+
     def kernel(self, tile):
         bias = self.dtype if self.case.biased else None
         facts = tile, self.heads, self.case.scores, f32, self.dtype, self.adding
-        return attention_fused_backward_kernel(*facts, bias)
+        return attention_fused_backward_kernel(*facts, bias, self.blocks, self.whole)
 
     def arrays(self):
         """Return the arguments of the kernel, after the statistics of rows are computed."""
@@ -54,12 +71,13 @@ class Gradients:
         run(deltas, "numpy", *map(self.by_head, (y, exact.grad, lse, self.delta, self.base2)))
         rows = map(self.by_group, (exact.grad, exact.bias, self.base2, self.delta))
         turns = self.by_group(self.turns) if self.adding is Adding.IN_TURNS else None
-        outputs = self.found["grad_k"], self.found["grad_v"], self.by_group(self.sums), turns
+        outputs = self.found["grad_k"], self.found["grad_v"], self.sums_by_group(), turns
         return [x for x in (self.by_group(exact.q), exact.k, exact.v, *rows, *outputs) if x is not None]
 
     def check(self, way):
-        kernel = attention_query_gradients_kernel(self.case.size, self.case.scores.scale, f32, self.dtype)
-        run(kernel, way, *map(self.by_head, (self.sums, self.found["grad_q"])))
+        facts = self.case.size, self.case.scores.scale, f32, self.dtype
+        sums = self.sums.reshape(self.row[:-1] + self.sums.shape[3:])
+        run(attention_query_gradients_kernel(*facts, self.blocks), way, sums, self.by_head(self.found["grad_q"]))
         for name, x in self.found.items():
             self.exact.check(name, x)
 
@@ -103,6 +121,23 @@ def hopper(adding=Adding.IN_TURNS):
     return made, made.kernel(AttentionTile(64, 128, 4)).compile(target="sm_90a", subs=sizes)
 
 
+WHOLE = Case(320, 256, Scores(0.1, causal=True), size=128, size_v=128)
+BLOCKS = SumBlocks(64)
+
+
+SHORT = Case(320, 256, Scores(0.1), size=64, size_v=64)
+
+
+@pytest.mark.parametrize(
+    ("case", "whole"), [(HEADS, False), (WHOLE, True), (SHORT, True)], ids=["ragged", "whole", "heads of 64"]
+)
+def test_sums_in_blocks_are_added_atomically(case, whole):
+    """Sizes are dynamic: tiles that are whole are assumed to be."""
+    made = Gradients(case, bf16, Adding.ATOMICALLY, BLOCKS, whole)
+    run(made.kernel(AttentionTile(64, 128, 4)), "lanes of sm_90a", *made.arrays())
+    made.check("numpy")
+
+
 def outputs(lanes, seed=0):
     made = Gradients(HEADS, f16, Adding.IN_TURNS)
     interpret_lanes(lanes, made.arrays(), {}, "random", seed)
@@ -135,24 +170,53 @@ def test_a_deleted_turn_is_found(cls, said):
 
 
 def test_sums_of_queries_are_added_while_those_of_keys_are_multiplied():
-    """The gradients of the queries of one step are multiplied first in the next one."""
-    lanes = hopper()[1].build.lanes
+    """The gradients of the queries of one step are multiplied in the one after the next."""
+    kernel = Gradients(WHOLE, f16, Adding.ATOMICALLY, BLOCKS, whole=True).kernel(AttentionTile(64, 128, 4))
+    lanes = kernel.compile(target="sm_90a").build.lanes
     (loop,) = [op for op in ops(lanes, Loop) if any(isinstance(x, WaitMma) for x in op.body.ops)]
-    order = [op for op in loop.body.ops if isinstance(op, (Wgmma, WaitMma, WaitTurn, PassTurn))]
+    order = [op for op in walk(loop.body) if isinstance(op, (Wgmma, WaitMma)) or getattr(op, "combine", "")]
     names = [type(op).__name__ for op in order]
     assert names[:3] == ["WgmmaShared", "WgmmaRegisters", "WgmmaRegisters"]
-    assert names[3:6] == ["WaitMma", "WaitTurn", "PassTurn"]
+    assert names[3:5] == ["WaitMma", "Store"]
     assert order[3].sums == order[0].result and order[3].pending == 2
-    assert names[6:] == ["WaitMma", "WaitMma", "WgmmaShared", "WgmmaShared", "WaitMma", "WaitMma"]
+    assert names[5:] == ["WaitMma", "WaitMma", "WgmmaShared", "WgmmaShared", "WaitMma", "WaitMma"]
+    assert not [op for op in ops(lanes, Barrier) if op.waves == 8]
 
 
-def test_a_deleted_barrier_around_the_gradients_of_scores_is_found():
-    """Before and after they are stored, in the first step and in the others; before the first store none is needed."""
-    lanes = hopper()[1].build.lanes
-    barriers = [i for i, op in enumerate(ops(lanes, Barrier)) if op.waves == 8]
-    assert len(barriers) == 4
-    for which in barriers[1:]:
-        loose = changed(lanes, Barrier, which, lambda op: [])
-        with pytest.raises(InterpreterError, match=r"with no barrier between|with no wait between"):
-            for seed in range(8):
-                outputs(loose, seed)
+def exchanges(lanes, cls):
+    """Return which of the waits or arrivals are those of the exchange of operands."""
+    (full,) = {op.mbarriers for op in ops(lanes, Arrive) if op.stored}
+    made = [op.result for op in ops(lanes, MakeMbarriers)]
+    both = full, made[made.index(full) + 1]
+    return [i for i, op in enumerate(ops(lanes, cls)) if op.mbarriers in both]
+
+
+FOUR_STEPS = Case(256, 128, Scores(0.1), size=128, size_v=128)
+
+
+@cache
+def four_steps():
+    made = Gradients(FOUR_STEPS, f16, Adding.ATOMICALLY, BLOCKS, whole=True)
+    sizes = {sym.B: 1, sym.H_KV: 2, sym.M: FOUR_STEPS.queries, sym.K2: FOUR_STEPS.keys, sym.T: 4}
+    return made.kernel(AttentionTile(64, 128, 4)).compile(target="sm_90a", subs=sizes).build.lanes
+
+
+@pytest.mark.parametrize("cls", [WaitMbarrier, Arrive])
+def test_a_deleted_wait_or_arrival_of_the_exchange_is_found(cls):
+    """But for the waits for a free stage before the first two exchanges of a workgroup, for the wait for the last part
+    but one, which what the others do before the stage is free again implies, and for the arrivals after the last two
+    products, which only another tile of the workgroup would wait for."""
+    lanes = four_steps()
+    those = exchanges(lanes, cls)
+    missed = [which for which in those if not is_found(changed(lanes, cls, which, lambda op: []))]
+    assert missed == ([those[0], those[1], those[-2]] if cls is WaitMbarrier else those[-2:])
+
+
+def is_found(loose):
+    for seed in range(4):
+        made = Gradients(FOUR_STEPS, f16, Adding.ATOMICALLY, BLOCKS, whole=True)
+        try:
+            interpret_lanes(loose, made.arrays(), {}, "random", seed)
+        except InterpreterError:
+            return True
+    return False

@@ -361,6 +361,34 @@ def test_an_assumption_changes_nothing_where_it_holds():
         assert not made.assumed
 
 
+def row_sums(*constraints):
+    @wave([WorkgroupConstraint(M, 16, 0), TilingConstraint(N, 64), *constraints])
+    def summed(a: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], c: Memory[M, GLOBAL_ADDRESS_SPACE, f32]):
+        @iterate(N, init_args=[Register[M, f32](0.0)])
+        def total(acc):
+            return acc + cast(self_index(N), f32).sum(dim=N) + read(a).sum(dim=N)
+
+        write(total, c)
+
+    return summed
+
+
+def test_a_dim_that_is_a_multiple_of_its_tile_is_not_masked():
+    """Of the indices along N only those of elements are added."""
+    masked, whole, other = (
+        str(row_sums(*each).compile(target="numpy").kernel)
+        for each in ((), (Assumption(Eq(N % 128, 0)),), (Assumption(Eq(N % 32, 0)),))
+    )
+    assert "select(" in masked and other == masked
+    assert "select(" not in whole
+    made = row_sums(Assumption(Eq(N % 128, 0))).compile(target="numpy")
+    found = np.full(20, np.nan, np.float32)
+    made.interpret(np.ones((20, 256), np.float32), found)
+    assert (found == 255 * 128 + 256).all()
+    with pytest.raises(CallError, match="it is assumed that"):
+        made.interpret(np.ones((20, 192), np.float32), found)
+
+
 @pytest.mark.parametrize("way", ["call", "interpret"])
 def test_an_assumption_on_open_sizes_is_checked_at_every_call(way, tmp_path):
     subs = {s: n for s, n in sizes(70, 90, 96).items() if s not in (M, N, K)}

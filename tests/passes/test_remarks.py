@@ -530,7 +530,11 @@ CASES = {
     "peel_accumulator_init.MAYBE_NEVER": checked("peel_accumulator_init", "perhaps_no_rounds"),
     "peel_accumulator_init.SUMS_USED": checked("peel_accumulator_init", "looked_at"),
     "ping_pong.MAYBE_NEVER": checked("ping_pong", "perhaps_no_steps"),
+    "pipeline_exchanges.NO_ROOM": checked(
+        "pipeline_exchanges", "exchanged", ("<128x128xf16, shared", "<896x128xf16, shared")
+    ),
     "pipeline_mma.ONE_STAGE": checked("pipeline_mma", "one_stage"),
+    "vectorize_atomics.SCATTERED": checked("vectorize_atomics", "other_distances_in_other_lanes"),
     "specialize_waves.WAVES_MEET": checked("specialize_waves", "read_back"),
     "specialize_waves.FEWER_STAGES": fewer_stages,
     "pack_unaligned.REPACKED": checked("pack_unaligned", "unaligned_rows"),

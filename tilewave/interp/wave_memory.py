@@ -48,7 +48,11 @@ def load_transposed(wave: WaveState, op: LoadTransposed) -> Array:
 
 def store(wave: WaveState, op: Store) -> None:
     memory: LaneMemory = wave.env[op.memory]
-    put(wave, op, memory, elements(wave, op, memory, op.x.type.shape), op.x)
+    kept = elements(wave, op, memory, op.x.type.shape)
+    if op.combine:
+        combine(wave, op, memory, kept)
+    else:
+        put(wave, op, memory, kept, op.x)
 
 
 def misalignment(wave: WaveState, op: Misalignment) -> Array:
@@ -75,7 +79,7 @@ def store_each(wave: WaveState, op: StoreEach) -> None:
         put(wave, op, memory, found, op.x)
 
 
-def combine(wave: WaveState, op: StoreEach, memory: LaneMemory, elements: Elements) -> None:
+def combine(wave: WaveState, op: Store | StoreEach, memory: LaneMemory, elements: Elements) -> None:
     """Combine elements with what the memory has, one after the other, as atomic operations do."""
     x = by_lane(wave.env[op.x], len(op.x.type.shape))
     shape = np.broadcast_shapes(x.shape, elements.flat.shape)

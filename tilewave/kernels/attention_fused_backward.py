@@ -31,17 +31,19 @@ from tilewave.kernels.attentions import (
     M,
     N,
     Scores,
+    Shapes,
     looked_at_all,
     power_between,
     taking,
 )
 from tilewave.kernels.decode import KernelCall, Make
 from tilewave.lang.accesses import atomic_add, read, write
-from tilewave.lang.constraints import Constraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
+from tilewave.lang.constraints import Assumption, Constraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel, wave
-from tilewave.lang.ops import cast, first_index, maximum, scalar
+from tilewave.lang.ops import cast, first_index, maximum, scalar, self_index
 from tilewave.lang.ordered import ordered_add
 from tilewave.lang.products import mma
+from tilewave.lang.symbols import Eq, Symbol, sym
 from tilewave.machine.chips import CHIPS
 from tilewave.records import dataclass
 
@@ -49,6 +51,11 @@ SUM_ROWS = 16
 """Rows of a workgroup of `attention_query_gradients`."""
 ORDER = (H_KV, B, K2)
 """The axes of the grid, the fastest first: few of the workgroups that run at once have the same head."""
+ORDER_OF_HEADS = (K2, H_KV, B)
+"""The same for sums in any order: L2 keeps the queries and the sums of the heads that workgroups have at once."""
+T, F = sym.T, sym.F
+"""Tiles of queries, and the sums of a tile, where `SumBlocks` orders them."""
+HALF_BITS = 16
 HEAD_SIZES = (64, 128)
 """The heads whose sums fit into the registers of Hopper's consumer warpgroups."""
 
@@ -70,14 +77,18 @@ def attention_fused_backward_kernel(
     dtype: DType,
     adding: Adding,
     bias_dtype: DType | None = None,
+    blocks: SumBlocks | None = None,
+    whole: bool = False,
 ) -> WaveKernel:
     """Return the kernel to grad_k[B, H_KV, K2, K1], grad_v[B, H_KV, K2, N] and sums_q[B, H_KV, G, M, K1].
 
     It takes what `attention_keys_backward_kernel` takes. sums_q are the gradients of queries, not scaled yet, and
     turns[B, H_KV, G, M] count the turns; both are 0 before the launch. There is no G where no heads share keys, and
-    there are no turns where the workgroups add atomically.
+    there are no turns where the workgroups add atomically. With `blocks`, it is sums_q[B, H_KV, G, T, F]. Where no
+    tile is a boundary tile, the kernel may be `whole`: it has no masks of boundary tiles.
     """
-    sums = FusedSums(GradientBlocks(tile, heads, scores, of, dtype, bias_dtype), ("grad_k", "grad_v"), adding)
+    facts = GradientBlocks(tile, heads, scores, of, dtype, bias_dtype)
+    sums = FusedSums(facts, ("grad_k", "grad_v"), adding, blocks)
 
     def walk(**arrays: Any) -> None:
         to = SimpleNamespace(**arrays)
@@ -88,15 +99,43 @@ def attention_fused_backward_kernel(
     grouped = heads.sharing > 1
     rows = (B, H_KV, G, M) if grouped else (B, H_KV, M)
     shapes, dtypes = sums.blocks.inputs(rows)
-    shapes |= {"grad_k": (B, H_KV, K2, K1), "grad_v": (B, H_KV, K2, N), "sums_q": (*rows, K1), "turns": rows}
+    sums_of = (*rows, K1) if blocks is None else (*rows[:-1], T, F)
+    shapes |= {"grad_k": (B, H_KV, K2, K1), "grad_v": (B, H_KV, K2, N), "sums_q": sums_of, "turns": rows}
     dtypes |= {"grad_k": dtype, "grad_v": dtype, "sums_q": of, "turns": I32 if adding is Adding.IN_TURNS else None}
     tiles = {H_KV: 1, B: 1, K2: tile.keys}
+    order = ORDER if adding is Adding.IN_TURNS else ORDER_OF_HEADS
     each: list[Constraint] = [TilingConstraint(M, tile.queries)]
-    each += [WorkgroupConstraint(dim, tiles[dim], place) for place, dim in enumerate(ORDER)]
+    each += [WorkgroupConstraint(dim, tiles[dim], place) for place, dim in enumerate(order)]
     each += [TilingConstraint(G, 1)] if grouped else []
     each += [WaveConstraint(K2, tile.keys // tile.waves)] if tile.waves > 1 else []
+    each += [Assumption(Eq(M % tile.queries, 0)), Assumption(Eq(K2 % tile.keys, 0))] if whole else []
     function = taking("attention_fused_backward", walk, shapes, dtypes, shared=("base2", "delta"))
-    return wave(each, subs=sums.blocks.subs)(function)
+    return wave(each, subs=sums.subs)(function)
+
+
+@dataclass(frozen=True)
+class SumBlocks:
+    """Sums of queries in blocks of 16 elements and 8 queries: a lane's four sums of a block are neighbours in memory.
+
+    That is how Hopper's products leave them in registers, and it adds four at once. A row of F has so many `queries`.
+    """
+
+    queries: int
+
+    def at_step(self) -> dict[Any, Any]:
+        """Return the positions in sums_q[…, T, F] of a step's block, which has the axes K1 and M."""
+        return {T: first_index(M) // self.queries, F: self._elements() + self._rows(self_index(M) - first_index(M))}
+
+    def at_rows(self) -> dict[Any, Any]:
+        """Return the positions of some rows of a block, with the axes M and K1."""
+        return {T: first_index(M) // self.queries, F: self._rows(self_index(M) % self.queries) + self._elements()}
+
+    def _elements(self) -> Any:
+        element = self_index(K1)
+        return element // 16 * (16 * self.queries) + element % 8 * 16 + element // 8 % 2 * 2
+
+    def _rows(self, query: Any) -> Any:
+        return query // 8 * 128 + query // 2 % 4 * 4 + query % 2
 
 
 @dataclass(frozen=True)
@@ -104,12 +143,19 @@ class FusedSums(KeySums):
     """The sums of a tile of keys, and its addends to the sums of the queries that see it."""
 
     adding: Adding
+    sum_blocks: SumBlocks | None = None
+
+    @property
+    def subs(self) -> dict[Symbol, int]:
+        found = self.blocks.subs
+        return found if self.sum_blocks is None else {**found, F: self.sum_blocks.queries * found[K1]}
 
     def of_block(self, to: Any, keys: Any, outer: Any) -> None:
         """Add a block's part of the gradients of its queries."""
         blocks = self.blocks
         part = mma(keys, cast(outer, blocks.dtype), blocks.zeros(B, H_KV, K1, M))
-        at = {G: first_index(G)} if blocks.heads.sharing > 1 else None
+        at = {G: first_index(G)} if blocks.heads.sharing > 1 else {}
+        at |= {} if self.sum_blocks is None else self.sum_blocks.at_step()
         if self.adding is Adding.ATOMICALLY:
             atomic_add(part, to.sums_q, at=at)
         else:
@@ -134,18 +180,20 @@ class FusedSums(KeySums):
 
 
 @cache
-def attention_query_gradients_kernel(size: int, scale: float, of: DType, dtype: DType) -> WaveKernel:
+def attention_query_gradients_kernel(
+    size: int, scale: float, of: DType, dtype: DType, blocks: SumBlocks | None = None
+) -> WaveKernel:
     """grad_q[B, H, M, K1] = scale · sums_q."""
 
     def scaled(sums_q: Any, grad_q: Any) -> None:
-        write(cast(read(sums_q) * scale, dtype), grad_q)
+        found = read(sums_q) if blocks is None else read(sums_q, at=blocks.at_rows())
+        write(cast(found * scale, dtype), grad_q)
 
     row = (B, H, M, K1)
     each = [WorkgroupConstraint(M, SUM_ROWS, 0), WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(B, 1, 3)]
-    function = taking(
-        "attention_query_gradients", scaled, {"sums_q": row, "grad_q": row}, {"sums_q": of, "grad_q": dtype}
-    )
-    return wave(each, subs={K1: size})(function)
+    shapes: Shapes = {"sums_q": row if blocks is None else (B, H, T, F), "grad_q": row}
+    function = taking("attention_query_gradients", scaled, shapes, {"sums_q": of, "grad_q": dtype})
+    return wave(each, subs={K1: size} if blocks is None else {K1: size, F: size * blocks.queries})(function)
 
 
 # which kernels a call launches --------------------------------------------------------------------------------------
@@ -154,14 +202,29 @@ def attention_query_gradients_kernel(size: int, scale: float, of: DType, dtype: 
 def fused_backward_tile(target: str, heads: Heads, queries: int, keys: int) -> AttentionTile | None:
     """Return the tile for a target; None where there is none.
 
-    On Hopper warpgroups share the rows of each product, and those of the gradients of queries are elements of a head:
-    there are as many keys as these.
+    On Hopper two warpgroups share the rows of each product; with heads of 64, the columns of the gradients of queries.
     """
     if target not in CHIPS:
         return AttentionTile(power_between(16, queries, 64), power_between(16, keys, 64))
     if CHIPS[target].tma is None:
         return AttentionTile(32, 64, 4)
-    return AttentionTile(64, heads.size, 4) if heads.size == heads.size_v in HEAD_SIZES else None
+    return AttentionTile(64, 128, 4) if heads.size == heads.size_v in HEAD_SIZES else None
+
+
+def is_quicker_in_five_products(arrays: Mapping[str, Any]) -> bool:
+    """Whether all three gradients of a call are found sooner by atomics than by a kernel for each sum: on Hopper, where
+    no tile is a boundary tile."""
+    views = looked_at_all("attention", {name: arrays[name] for name in ("q", "k", "v")})
+    target, heads = target_on("attention", views["q"].device).name, Heads.of("attention", views)
+    if target not in CHIPS or CHIPS[target].tma is None or views["q"].dtype.bits != HALF_BITS:
+        return False
+    queries, keys = views["q"].shape[2], views["k"].shape[2]
+    tile = fused_backward_tile(target, heads, queries, keys)
+    return tile is not None and is_whole(tile, queries, keys)
+
+
+def is_whole(tile: AttentionTile, queries: int, keys: int) -> bool:
+    return not queries % tile.queries and not keys % tile.keys
 
 
 def attention_fused_backward_calls(
@@ -183,13 +246,31 @@ def attention_fused_backward_calls(
     scores = Scores.of("attention", heads, asked.scale, asked.causal, asked.window, asked.soft_cap).of_queries(row[-1])
     scratch = {name: make(name, of, tuple(row)) for name in ("delta", "base2")}
     cleared = (("sums_q", of), *((("turns", I32),) if adding is Adding.IN_TURNS else ()))
-    shapes = {"sums_q": (*row, heads.size), "turns": tuple(row)}
+    blocks = sum_blocks(target, tile, adding)
+    whole = is_whole(tile, row[-1], views["k"].shape[2])
+    step = 1 if blocks is None else blocks.queries
+    shapes = {"sums_q": (*row[:-1], -(-row[-1] // step) * step, heads.size), "turns": tuple(row)}
     scratch |= {name: make(name, dtype, shapes[name]) for name, dtype in cleared}
     every = {**arrays, **scratch}
     facts = heads.size_v, of, dtypes["y"], dtypes["grad"], dtypes.get("grad_lse"), heads.size, cleared
-    fused = attention_fused_backward_kernel(tile, heads, scores, of, dtypes["q"], adding, dtypes.get("bias"))
+    fused = attention_fused_backward_kernel(
+        tile, heads, scores, of, dtypes["q"], adding, dtypes.get("bias"), blocks, whole
+    )
+    ordered = every if blocks is None else {**every, "sums_q": in_blocks(every["sums_q"], blocks)}
     of_keys = ("k", "v", "grad_k", "grad_v")
-    grouped = {name: x if name in of_keys else by_group(x, heads) for name, x in every.items()}
-    last = attention_query_gradients_kernel(heads.size, scores.scale, of, dtypes["q"])
-    calls = (attention_deltas_kernel(*facts), every), (fused, grouped), (last, every)
+    grouped = {name: x if name in of_keys else by_group(x, heads) for name, x in ordered.items()}
+    last = attention_query_gradients_kernel(heads.size, scores.scale, of, dtypes["q"], blocks)
+    calls = (attention_deltas_kernel(*facts), every), (fused, grouped), (last, ordered)
     return [call_of(kernel, given) for kernel, given in calls]
+
+
+def sum_blocks(target: str, tile: AttentionTile, adding: Adding) -> SumBlocks | None:
+    """Return the order of the sums of queries for a target; None: row by row."""
+    is_hopper = target in CHIPS and CHIPS[target].tma is not None
+    return SumBlocks(tile.queries) if is_hopper and adding is Adding.ATOMICALLY else None
+
+
+def in_blocks(sums: Any, blocks: SumBlocks) -> Any:
+    """Return sums_q[B, H, M_SUMS, K1] as sums_q[B, H, T, F]."""
+    batch, heads, rows, size = sums.shape
+    return sums.reshape(batch, heads, rows // blocks.queries, blocks.queries * size)

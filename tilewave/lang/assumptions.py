@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import lcm
 from typing import Any
 
 from tilewave.errors import CallError, ConstraintError, Loc, SymbolError
@@ -66,6 +67,16 @@ def assumed(constraints: Sequence[Constraint], values: Mapping[Symbol, Any]) -> 
             else:
                 left.append(Assumed(_with_open(found, values, c), c.loc))
     return tuple(left)
+
+
+def assumed_multiples(constraints: Sequence[Constraint]) -> dict[Symbol, int]:
+    """Return the numbers that sizes are assumed to be multiples of: those of `Assumption(Eq(M % 64, 0))`."""
+    found: dict[Symbol, int] = {}
+    for c in constraints:
+        match c.expr if isinstance(c, Assumption) else None:
+            case Combined("==", Combined("%", Symbol() as dim, Whole(divisor)), Whole(0)) if divisor > 0:
+                found[dim] = lcm(found.get(dim, 1), divisor)
+    return found
 
 
 def wholly_divided(dim: Expression, loc: Loc, values: Mapping[Symbol, Any]) -> Iterator[Assumed]:

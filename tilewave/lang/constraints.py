@@ -291,8 +291,9 @@ class IteratorBindings(Constraint):
 
 @dataclass(frozen=True)
 class Assumption(Constraint):
-    """A condition on sizes that holds in every call: it does not change the code, and a call that breaks it is
-    refused."""
+    """A condition on sizes that holds in every call; a call that breaks it is refused. Where a dim is assumed to be a
+    multiple of its tile, `Eq(M % 64, 0)`, no element of a tile is masked along it. It changes the code in no other way.
+    """
 
     expr: Any
 

@@ -26,7 +26,7 @@ from tilewave.ir.core import Block, Kernel, Value, word
 from tilewave.ir.launch import MOST_OPEN, at_launch
 from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
-from tilewave.lang.assumptions import Assumed, assumed, wholly_divided
+from tilewave.lang.assumptions import Assumed, assumed, assumed_multiples, wholly_divided
 from tilewave.lang.constraints import (
     Constraint,
     GridConstraint,
@@ -299,6 +299,7 @@ def trace_kernel(
             trace.symbols[Symbol(name)] = trace.number(Value(taken, INDEX_SCALAR))
     kernel = replace(kernel, constraints=one_part_each(kernel.constraints, trace.symbols))
     left = assumed(kernel.constraints, trace.symbols)
+    trace.multiples = assumed_multiples(kernel.constraints)
     geometry = resolve(kernel.constraints, trace.symbols, left_open)
     trace.walks, trace.driven, trace.goes_with = geometry.walks, geometry.driven, geometry.goes_with
     trace.bindings = geometry.bindings

@@ -125,7 +125,9 @@ def ends_with_a_group(trace: Trace, dim: Any) -> bool:
 def ends_with_a_tile(trace: Trace, dim: Any, extent: int) -> bool:
     """Return whether certainly no tile along a dim is a boundary tile."""
     length, cut = end_of(trace, dim), cut_symbols(trace, dim)
-    if not isinstance(length, int) or length == 0:
+    if not isinstance(length, int):
+        return dim in trace.windows and not ends_with_a_group(trace, dim) and trace.multiples.get(dim, 1) % extent == 0
+    if length == 0:
         return False
     if isinstance(dim, Symbol) or not cut:
         return length % extent == 0

@@ -204,7 +204,8 @@ def _bits(axis: str, first: int, end: int) -> str:
 @dataclass(frozen=True)
 class GroupFragment:
     """Sums of an instruction that a group of `waves` executes together, below each other, with operands in shared
-    memory; several groups are below each other, too, each with all its blocks. For a warpgroup:
+    memory; several groups are below each other, too, each with all its blocks. Where the rows are those of one group,
+    several are beside each other, and share the columns. For a warpgroup:
 
     row = 64 · block + 16 · (wave % 4) + 8 · h + lane // 4,  column = 8 · j + lane % 4 · 2 + e
 
@@ -223,15 +224,22 @@ class GroupFragment:
 
     def sums(self, shape: tuple[int, ...], waves: tuple[int, int], transposed: bool = True) -> Layout:
         """Return the layout of the accumulator; leading axes are batches."""
-        own = self.group_rows(shape[-2], waves), shape[-1]
-        return _tiled(self.block, shape, own, (self.group(shape[-2], waves), ()), 2)
+        rows, cols = shape[-2:]
+        return _tiled(self.block, shape, self.part(rows, cols, waves), self.starts(rows, cols, waves), 2)
 
-    def group(self, rows: int, waves: tuple[int, int]) -> tuple[Term, ...]:
-        """Return the terms of the first row of a wave's group."""
-        return (Term("wave", self.group_rows(rows, waves), self.waves),) if waves[0] > self.waves else ()
+    def starts(self, rows: int, cols: int, waves: tuple[int, int]) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
+        """Return the terms of the first row and of the first column of a wave's group."""
+        part = self.part(rows, cols, waves)
+        of_rows, of_cols = (
+            (Term("wave", own, self.waves),) if own < whole else ()
+            for own, whole in zip(part, (rows, cols), strict=True)
+        )
+        return of_rows, of_cols
 
-    def group_rows(self, rows: int, waves: tuple[int, int]) -> int:
-        return rows * self.waves // waves[0]
+    def part(self, rows: int, cols: int, waves: tuple[int, int]) -> tuple[int, int]:
+        """Return the rows and columns of a group's part."""
+        groups = waves[0] // self.waves
+        return (rows, cols // groups) if rows == self.rows else (rows // groups, cols)
 
     # -- from lanes to matrices and back, for one wave: lanes x registers…, and its own 16 rows of each 64
 

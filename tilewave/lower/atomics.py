@@ -14,7 +14,7 @@ changes them in the meantime makes the swap fail, and the loop tries again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tilewave.ir.types import DType
 from tilewave.lower.elements import atomic_word, stored, suffix
@@ -35,6 +35,10 @@ class AtomicUnit:
     """The fewest bytes that it compares and swaps."""
     scope: str = ""
     """LLVM's name of the scope of all workgroups; empty: of everything."""
+    most_in_a_run: Callable[[str, DType], int] = lambda how, dtype: 1
+    """How many neighbours one instruction combines in that way, each of them atomically, none with the others."""
+    run: Callable[[LlvmFunction, DType, str, Sequence[str]], None] | None = None
+    """Emits that instruction, for the address of the first neighbour."""
 
     @property
     def order(self) -> str:
@@ -58,6 +62,14 @@ class AtomicCombine:
             self._swap_until_kept(where, 8 * self.dtype.bytes, lambda old: self._changed(old, x))
         else:
             self._in_a_word(where, x)
+
+    def in_a_run(self, where: str, run: Sequence[str]) -> None:
+        """Combine neighbours, of which `where` is the first; as many as the machine combines in one instruction."""
+        if len(run) == 1:
+            self(where, run[0])
+            return
+        assert self.unit.run is not None
+        self.unit.run(self.f, self.dtype, where, run)
 
     def _at_once(self, where: str, x: str) -> None:
         f, kind = self.f, stored(self.dtype)

@@ -284,6 +284,7 @@ SM_90A = Chip(
     "sm_90a",
     vendor="nvidia",
     cpu="sm_90a",
+    features="+ptx81",  # which adds vectors to memory
     matrix=HOPPER,
     processors=132,
     lanes=NVIDIA_LANES,

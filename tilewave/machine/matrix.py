@@ -76,14 +76,14 @@ class MatrixInstruction:
         """Return the number of parts of a tile along rows and columns."""
         return waves
 
-    def multiples(self, waves: Waves) -> tuple[int, int, int]:
+    def multiples(self, waves: Waves, tile: tuple[int, int] = (0, 0)) -> tuple[int, int, int]:
         """Return the numbers that rows, columns and depth of a tile must be multiples of."""
         (rows, cols), (high, wide) = self.parts(waves), self.block
         return rows * high, cols * wide, self.depth
 
     def padded(self, box: tuple[int, int, int], waves: Waves) -> tuple[int, int, int]:
         """Return rows, columns and depth, each padded to its multiple."""
-        rows, cols, depth = (up_to_multiple(n, m) for n, m in zip(box, self.multiples(waves), strict=True))
+        rows, cols, depth = (up_to_multiple(n, m) for n, m in zip(box, self.multiples(waves, box[:2]), strict=True))
         return rows, cols, depth
 
 
@@ -136,6 +136,12 @@ class GroupInstruction(MatrixInstruction):
 
     def parts(self, waves: Waves) -> Waves:
         return waves[0] // self.group.waves, waves[1]
+
+    def multiples(self, waves: Waves, tile: tuple[int, int] = (0, 0)) -> tuple[int, int, int]:
+        """Groups are below each other, or, where a tile has rows for one only, beside each other."""
+        groups, (rows, columns) = self.parts(waves)[0], self.block
+        is_low = 0 < tile[0] <= rows and groups > 1 and not tile[1] % (groups * columns)
+        return (rows, groups * columns, self.depth) if is_low else super().multiples(waves)
 
     def swizzle(self, row_bytes: int) -> tuple[int, int, int]:
         """Return chunk bytes, period and `every`: chunk c of row r is stored at c ^ (r // every % period)."""

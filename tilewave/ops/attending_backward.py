@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from tilewave.ir.types import DType
-from tilewave.kernels.attention_fused_backward import Adding, attention_fused_backward_calls
+from tilewave.kernels.attention_fused_backward import (
+    Adding,
+    attention_fused_backward_calls,
+    is_quicker_in_five_products,
+)
 from tilewave.kernels.attention_gradients import WantedGradients, attention_backward_calls
 from tilewave.kernels.attentions import AttentionAsked
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, broadcast
@@ -28,6 +32,7 @@ def _attention_backward(
     asked: AttentionAsked,
     wanted: WantedGradients,
     adding: Adding | None = None,
+    in_any_order: bool = False,
 ) -> CallWork:
     inputs = {"q": q, "k": k, "v": v}
     results = {
@@ -50,6 +55,8 @@ def _attention_backward(
         scratch[name] = lib.empty((batch, heads, pitch), dtype, q)
         return lib.strided(scratch[name], shape, (heads * pitch, pitch, 1))
 
+    if adding is None and in_any_order and all(wanted) and grad_bias is None and is_quicker_in_five_products(arrays):
+        adding = Adding.ATOMICALLY
     if adding is None:
         found = attention_backward_calls(arrays, make, asked, wanted)
     else:
@@ -72,7 +79,8 @@ attention_backward = Operated(
 )
 """The gradients of q, k and v that are wanted; further arguments are the options of the call, and which those are.
 
-With one argument more, how workgroups add, all three are computed by a kernel of five products.
+With one argument more, how workgroups add, all three are computed by a kernel of five products. With a second one, that
+sums may be added in any order, they are so where that is quicker; the last bits then differ from run to run.
 
 grad_bias, if given, is the gradient of the scores, and 0 already where masks hide whole blocks.
 """

@@ -26,6 +26,7 @@ from tilewave.passes.lanes.rematerialize import Rematerialize
 from tilewave.passes.lanes.slice_epilogue import SliceEpilogue
 from tilewave.passes.lanes.slice_rows import SliceRows
 from tilewave.passes.lanes.strength_reduce_division import StrengthReduceDivision
+from tilewave.passes.lanes.vectorize_atomics import vectorize_atomics
 from tilewave.passes.lanes.vectorize_bounds_checks import vectorize_bounds_checks
 from tilewave.passes.memory.coalesce_loads import CoalesceLoads
 from tilewave.passes.memory.convert_layouts import ConvertLayouts
@@ -46,10 +47,12 @@ from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
 from tilewave.passes.schedule.find_tiles_ahead import FindTilesAhead
 from tilewave.passes.schedule.halve_steps import HalveSteps
+from tilewave.passes.schedule.hold_left_operands import HoldLeftOperands
 from tilewave.passes.schedule.interleave_mma import InterleaveMma
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
+from tilewave.passes.schedule.pipeline_exchanges import PipelineExchanges
 from tilewave.passes.schedule.pipeline_mma import PipelineMma
 from tilewave.passes.schedule.prioritize_mma import prioritize_mma
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
@@ -230,6 +233,8 @@ def specialized(
 ) -> tuple[Pass, ...]:
     """Return the passes of `hopper` on lanes that divide the work among warps; parameters as there."""
     return (
+        # After distribute_lanes, because lanes hold rows; before specialize_waves, which waits for what lanes load.
+        HoldLeftOperands(machine.tuning.pipeline.held_registers),
         # After distribute_lanes, because each role is a program of lanes.
         SpecializeWaves(machine, machine.tuning.pipeline, stages, fewest if stages else 1),
         # After specialize_waves, whose roles search for the same tiles; before dependent_launch, where each role waits.
@@ -239,8 +244,9 @@ def specialized(
         OrderTmaLoads(
             machine.tuning.loads, streamed
         ),  # after multicast_loads, because multicast tiles are loaded first
-        # After specialize_waves, because it takes the steps of pipelines apart; before delay_dependent_mma, which takes
-        # the steps of two products that rescale their sums.
+        PipelineExchanges(machine),  # after specialize_waves, because it takes the barriers of consumers
+        # After pipeline_exchanges, because it takes the steps of pipelines apart; before delay_dependent_mma, which
+        # takes the steps of two products that rescale their sums.
         PipelineMma(machine.tuning.pipeline.held_registers),
         delay_dependent_mma,
         simplify,  # after delay_dependent_mma, because it folds the trip counts of the loops that it splits
@@ -313,6 +319,7 @@ def hopper(
         StageEpilogue(machine),  # after place_barriers, because distribute_lanes adds the barriers of warpgroups
         distribute_lanes,
         SliceEpilogue(),  # after distribute_lanes, which slices the writes
+        vectorize_atomics,  # after distribute_lanes, because it compares the positions of a lane's registers
         drop_true_masks,  # after distribute_lanes, because it skips the comparisons of lanes, too
         defer_rescaling,  # after distribute_lanes, because each wave tests its own factors
         *specialized(machine, places, stages, fewest, open_on_lines, streamed),

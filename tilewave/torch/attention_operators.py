@@ -1,7 +1,8 @@
 """Attention as a torch operator, and in place of `scaled_dot_product_attention`.
 
 The forward pass keeps the log-sum-exp of each row, from which the backward pass computes the weights again, block by
-block. A gradient of a bias is computed for all queries and keys before it is summed to the bias's shape.
+block. A gradient of a bias is computed for all queries and keys before it is summed to the bias's shape. Gradients of
+queries may be added in any order, but not under `torch.use_deterministic_algorithms(True)`.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ def _run_backward(
     q, k, v, grad = _of_one_dtype(q, k, v, grad)
     arrays = (q, k, v, bias, y, lse, grad.contiguous() if 0 in grad.stride() else grad, grad_lse, grad_bias)
     asked = AttentionAsked(causal, window, scale, soft_cap)
-    found = attend_backward(LIBRARY, arrays, asked, WantedGradients(*wanted[:3]))
+    in_any_order = not torch.are_deterministic_algorithms_enabled()
+    found = attend_backward(LIBRARY, arrays, asked, WantedGradients(*wanted[:3]), None, in_any_order)
     found = iter(found if isinstance(found, tuple) else (found,))
     return tuple(
         (x if x is grad_bias else next(found).to(x.dtype)) if w else x for x, w in zip(whole, wanted, strict=True)

@@ -17,6 +17,7 @@ from tilewave.ir.copies import Copier
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.ops import Loop
 from tilewave.ir.rewrite import Rewriter, walk
+from tilewave.ir.types import Scalar
 from tilewave.records import dataclass
 
 
@@ -61,6 +62,22 @@ class Steps:
 
     def _rewriter(self, builder: Builder) -> Rewriter:
         return Rewriter() if self.suffix is None else Copier(builder, self.suffix)
+
+
+def without_invariants(loop: Loop) -> tuple[list[Op], Loop]:
+    """Return the arithmetic on numbers that is the same in all steps of a loop, to precede it, and the loop without.
+
+    Parts of a step that move to other steps then need no numbers of their own step.
+    """
+    inside = {*loop.body.args, *(v for op in walk(loop.body) for v in op.results)}
+    taken: list[Op] = []
+    for op in loop.body.ops:
+        is_number = op.is_pure and not op.blocks and all(isinstance(v.type, Scalar) for v in op.results)
+        if is_number and op.results and inside.isdisjoint(op.operands):
+            taken.append(op)
+            inside.difference_update(op.results)
+    rest = tuple(op for op in loop.body.ops if op not in taken)
+    return taken, replace(loop, body=replace(loop.body, ops=rest))
 
 
 def _rewritten(ops: tuple[Op, ...] | list[Op], rewriter: Rewriter) -> list[Op]:

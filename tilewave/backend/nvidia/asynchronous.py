@@ -136,9 +136,10 @@ class Hopper:
         nothing = f.value(f"and i32 {whole}, {hidden_zero(f, 0)}")
         return f.value(f"add i32 {mbarrier}, {nothing}")
 
-    def arrive(self, f: LlvmFunction, mbarrier: str, expect: int) -> None:
+    def arrive(self, f: LlvmFunction, mbarrier: str, expect: int, stored: bool) -> None:
         word = f"arrive.expect_tx.shared::cta.b64 _, [$0], {expect}" if expect else "arrive.shared::cta.b64 _, [$0]"
-        asm(f, f"{WAVE_MEETS}\n{when(1, f'mbarrier.{word};')}", [("i32", mbarrier), one_lane(f)])
+        fence = FENCE + "\n" if stored else ""
+        asm(f, f"{fence}{WAVE_MEETS}\n{when(1, f'mbarrier.{word};')}", [("i32", mbarrier), one_lane(f)])
 
     def arrive_everywhere(self, f: LlvmFunction, mbarrier: str, members: int) -> None:
         text = f"{WAVE_MEETS}\n{ARRIVE_EVERYWHERE.format(members=members)}"

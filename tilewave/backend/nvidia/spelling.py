@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.backend.nvidia import numbers
 from tilewave.backend.nvidia.asynchronous import WAVE_MEETS, Hopper, one_lane
 from tilewave.backend.nvidia.inline_ptx import asm, asm_on, when
-from tilewave.ir.types import DType
+from tilewave.ir.types import F32, DType
 from tilewave.lower.atomics import AtomicUnit
 from tilewave.lower.gpu.arithmetic import UPPER_PRODUCT
 from tilewave.lower.gpu.target import Product
@@ -35,6 +36,18 @@ def _combines(how: str, dtype: DType) -> bool:
 
 
 ATOMICS = AtomicUnit(_combines, 2, "device")
+RUN = 4
+"""The f32 elements, of 16 bytes, that chips with TMA add to memory in one instruction."""
+
+
+def _most_in_a_run(how: str, dtype: DType) -> int:
+    return RUN if how == "add" and dtype == F32 else 1
+
+
+def _add_run(f: LlvmFunction, dtype: DType, where: str, run: Sequence[str]) -> None:
+    names = ", ".join(f"${i + 1}" for i in range(len(run)))
+    text = f"red.relaxed.gpu.global.add.v{len(run)}.{dtype} [$0], {{{names}}};"
+    asm(f, text, [(Nvptx.global_pointer, where), *(("float", x) for x in run)])
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,6 @@ class Nvptx:
     chip: Chip
 
     global_pointer = "ptr addrspace(1)"
-    atomics = ATOMICS
     shared_pointer = "ptr addrspace(3)"
     windows = None
     direct = None
@@ -58,6 +70,10 @@ class Nvptx:
     @property
     def widest_bytes(self) -> int:
         return self.chip.widest_load_bytes
+
+    @property
+    def atomics(self) -> AtomicUnit:
+        return ATOMICS if self.chip.tma is None else replace(ATOMICS, most_in_a_run=_most_in_a_run, run=_add_run)
 
     @property
     def asynchronous(self) -> Hopper:

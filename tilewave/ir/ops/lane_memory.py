@@ -102,7 +102,7 @@ class LoadTransposed(Computed):
 @dataclass(frozen=True)
 class Store(Op):
     """Store this lane's registers, at positions as in `load`; elements out of bounds along `guard`, or from `within`
-    on, are not stored."""
+    on, are not stored. With `combine`, each is combined atomically with what the memory has."""
 
     levels = ON_LANES
     writes = places(memory=GLOBAL_OR_SHARED)
@@ -116,6 +116,7 @@ class Store(Op):
     own: tuple[Value, ...] = ()
     within: tuple[int, ...] = ()
     begin: tuple[int, ...] = ()
+    combine: str = ""
 
     @property
     def is_across_rows(self) -> bool:
@@ -124,6 +125,7 @@ class Store(Op):
 
     def check(self, want: Want) -> None:
         _want_steps(self, self.x.type, want)
+        want(self.combine in COMBINED, f"{self.combine!r} is none of {', '.join(COMBINED[1:])}")
 
 
 class LoadUnaligned(Load):

@@ -50,6 +50,7 @@ class Arrive(Asynchronous):
     `expect` more bytes must be copied before the phase completes. `waves`: so many neighbouring waves, from wave 0,
     arrive once together, after all of them got here. `members`: on the same mbarrier of each workgroup of the cluster.
     `seen`: what this wave loaded from the memory that it releases here; the arrival waits until it is in registers.
+    `stored`: what lanes stored to shared memory before is visible to products and TMA copies of those that wait.
     """
 
     writes = places(mbarriers=MBARRIERS)
@@ -60,6 +61,7 @@ class Arrive(Asynchronous):
     waves: int = 1
     members: int = 1
     seen: tuple[Value, ...] = ()
+    stored: bool = False
 
     def check(self, want: Want) -> None:
         want_mbarrier(self.mbarriers, self.at, want)

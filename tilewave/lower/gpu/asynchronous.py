@@ -83,7 +83,7 @@ class AsynchronousOps:
                 if members > 1:
                     self.target.arrive_everywhere(self.f, mbarrier, members)
                 else:
-                    self.target.arrive(self.f, mbarrier, expect)
+                    self.target.arrive(self.f, mbarrier, expect, op.stored)
             case ir.WaitMbarrier(mbarriers, at, parity):
                 self.target.wait_parity(self.f, self.mbarrier(mbarriers, at), self.number(parity))
             case ir.TmaLoad(mbarriers=mbarriers, mbarrier=mbarrier):

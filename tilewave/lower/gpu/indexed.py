@@ -13,7 +13,6 @@ from math import gcd, lcm
 from typing import Protocol
 
 from tilewave.ir.ops import LoadEach, StoreEach
-from tilewave.lower.atomics import AtomicCombine
 from tilewave.lower.elements import in_memory
 from tilewave.lower.gpu.memory import OUTSIDE, RAW, GlobalAccess, GlobalPlace, from_raw, to_raw
 from tilewave.lower.gpu.pointers import bytes_of
@@ -88,7 +87,7 @@ class IndexedAccess:
 
     def _combine_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
         """Combine elements with what the array has, atomically among all workgroups."""
-        combine = AtomicCombine(self.f, self.target.atomics, self.target.global_pointer, op.combine, place.memory.dtype)
+        combine = self.m.combining(op.combine, place)
         addresses = _Addresses(self, op, place)
         for part, at in zip(regrouped(self.f, x, 1).parts, self._positions(op), strict=True):
             addresses.where_inside(at, partial(combine, x=part))

@@ -21,6 +21,7 @@ from tilewave.analysis.loads import run_of_neighbours
 from tilewave.ir.core import Value
 from tilewave.ir.ops import CopyAsyncChunks, Load, Loop, Store
 from tilewave.ir.types import Memory
+from tilewave.lower.atomics import AtomicCombine
 from tilewave.lower.elements import in_memory
 from tilewave.lower.gpu.positions import Positions
 from tilewave.lower.gpu.registers import Registers
@@ -145,9 +146,12 @@ class GlobalAccess:
             chunks = Chunks.of(x.shape, op.steps, 1, op.begin)
             where = self.each_of(op, place, chunks)
             for part, (offset, condition) in zip(regrouped(self.f, x, 1).parts, where, strict=True):
-                self.store_any_strides(place, x.kind, part, offset, condition)
+                self.store_any_strides(place, x.kind, part, offset, condition, op.combine)
             return
-        chunks = Chunks.of(x.shape, op.steps, self.target.widest_bytes // place.bytes, op.begin)
+        most = self.target.widest_bytes // place.bytes
+        if op.combine:
+            most = gcd(most, self.target.atomics.most_in_a_run(op.combine, place.memory.dtype))
+        chunks = Chunks.of(x.shape, op.steps, most, op.begin)
         reached = self.reach(self, op, place)
         fine = reached.unbroken(chunks)
         raw = RAW[fine * place.bytes]
@@ -261,17 +265,25 @@ class GlobalAccess:
         ((_, x),) = self.f.choose(condition, lambda: [(kind, load())], lambda: [(kind, "zeroinitializer")])
         return x
 
-    def store_any_strides(self, place: GlobalPlace, kind: str, x: str, offset: str, condition: str) -> None:
+    def store_any_strides(
+        self, place: GlobalPlace, kind: str, x: str, offset: str, condition: str, combine: str = ""
+    ) -> None:
         f = self.f
 
         def write() -> None:
             where = f.value(f"getelementptr {kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
-            f.do(f"store {kind} {x}, {self.target.global_pointer} {where}, align {place.bytes}")
+            if combine:
+                self.combining(combine, place)(where, x)
+            else:
+                f.do(f"store {kind} {x}, {self.target.global_pointer} {where}, align {place.bytes}")
 
         if condition:
             f.when(condition, write, lambda: None)
         else:
             write()
+
+    def combining(self, how: str, place: GlobalPlace) -> AtomicCombine:
+        return AtomicCombine(self.f, self.target.atomics, self.target.global_pointer, how, place.memory.dtype)
 
 
 def from_raw(f: LlvmFunction, x: str, raw: str, kind: str, width: int) -> str:

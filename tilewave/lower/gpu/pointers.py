@@ -13,8 +13,10 @@ from math import gcd
 from tilewave.analysis.affine import Affine
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Load, Store
-from tilewave.lower.gpu.memory import Chunks, GlobalAccess, GlobalPlace, bounds
+from tilewave.lower.elements import in_memory
+from tilewave.lower.gpu.memory import Chunks, GlobalAccess, GlobalPlace, bounds, from_raw
 from tilewave.lower.gpu.ranges import INT32, within
+from tilewave.lower.gpu.values import held
 
 
 class Pointers:
@@ -58,12 +60,26 @@ class Pointers:
         condition, where = self.condition(at), self.pointer(at)
 
         def write() -> None:
-            self.f.do(f"store {raw} {x}, {self.kind} {where}, align {bytes_of(raw)}")
+            if isinstance(self.op, Store) and self.op.combine:
+                self._combine(raw, x, where)
+            else:
+                self.f.do(f"store {raw} {x}, {self.kind} {where}, align {bytes_of(raw)}")
 
         if condition:
             self.f.when(condition, write, lambda: None)
         else:
             write()
+
+    def _combine(self, raw: str, x: str, where: str) -> None:
+        """Combine the elements of a chunk with what the array has."""
+        f, kind, count = self.f, in_memory(self.place.memory.dtype), bytes_of(raw) // self.place.bytes
+        chunk = from_raw(f, x, raw, kind, count)
+        each = (
+            [chunk]
+            if count == 1
+            else [f.value(f"extractelement {held(kind, count)} {chunk}, i32 {i}") for i in range(count)]
+        )
+        self.m.combining(self.op.combine, self.place).in_a_run(where, each)  # type: ignore[union-attr]
 
     def pointer(self, at: tuple[int, ...]) -> str:
         row = at[:-1]

@@ -25,7 +25,7 @@ from tilewave.ir.rewrite import substitute
 from tilewave.ir.types import INDEX_SCALAR, Scalar, Tile, Vector
 from tilewave.layouts.bits import identity
 from tilewave.layouts.conversions import LaneExchange, Rearrangement
-from tilewave.layouts.formulas import Layout, read_transposed
+from tilewave.layouts.formulas import Layout, Term, read_transposed
 from tilewave.machine.matrix import BY_NAME
 from tilewave.transform.lane_copies import copy_async
 from tilewave.transform.lane_epilogue import write_by_groups, write_by_waves
@@ -190,22 +190,28 @@ class _Lanes(LaneProgram):
         """Emit a wgmma: lanes hold the accumulator and maybe the left operand, shared memory holds the rest."""
         waves = self.spreads.waves
         group, (rows, cols) = ir.WgmmaShared.group, op.acc.type.shape[-2:]
-        shape = (group.group_rows(rows, waves), cols, op.depth)
+        shape = (*group.part(rows, cols, waves), op.depth)
         b = self.staged(op, op.b)
         transposed = (1,) if _is_transposed(b) else ()
-        rest = (b.memory, b.at, acc, shape, op.instruction, (), BY_NAME[op.instruction].ignored_bits)
+        first_row, first_column = group.starts(rows, cols, waves)
+        b_at = self.moved(b, first_column)
+        rest = (b.memory, b_at, acc, shape, op.instruction, (), BY_NAME[op.instruction].ignored_bits)
         if self.spreads.is_held(op.a):
             ((a, _),) = self.held(op.a)
             more = transposed, False, op.columns_used
             return self.out.emit(ir.WgmmaRegisters, a, *rest, *more, type=acc.type, name=op.result.name)
         read = self.staged(op, op.a)
-        at = list(read.at)
-        if terms := group.group(rows, waves):
-            along = read.axes[-2]
-            at[along] = self.out.emit(ir.Add, at[along], self.place(terms), type=INDEX_SCALAR)
+        at = self.moved(read, first_row)
         transposed = (0, *transposed) if _is_transposed(read) else transposed
         more = transposed, False, op.columns_used
-        return self.out.emit(ir.WgmmaShared, read.memory, tuple(at), *rest, *more, type=acc.type, name=op.result.name)
+        return self.out.emit(ir.WgmmaShared, read.memory, at, *rest, *more, type=acc.type, name=op.result.name)
+
+    def moved(self, read: ir.Read, terms: Sequence[Term]) -> tuple[Value, ...]:
+        """Return where the rows of an operand begin, moved by terms."""
+        at, along = list(read.at), read.axes[-2]
+        if terms:
+            at[along] = self.out.emit(ir.Add, at[along], self.place(tuple(terms)), type=INDEX_SCALAR)
+        return tuple(at)
 
     def staged(self, op: ir.Mma, operand: Value) -> ir.Read:
         """Return the read of an operand that is staged in shared memory."""

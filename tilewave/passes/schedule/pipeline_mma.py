@@ -53,7 +53,8 @@ from tilewave.ir.remarks import RemarkKind
 from tilewave.ir.rewrite import names, renamed, replace_values, rewrite, substitute, walk
 from tilewave.ir.types import INDEX, Vector
 from tilewave.records import dataclass
-from tilewave.transform.loop_schedule import LoopSchedule, Steps
+from tilewave.transform.loop_schedule import LoopSchedule, Steps, without_invariants
+from tilewave.transform.products_in_flight import ProductsInFlight
 
 REGISTER_BITS = 32
 ONE_STAGE = RemarkKind(
@@ -77,7 +78,8 @@ class PipelineMma:
         single: list[Op] = []
 
         def pipeline(op: Op) -> Sequence[Op] | None:
-            step = _Step.of(op) if isinstance(op, Loop) else None
+            before, loop = without_invariants(op) if isinstance(op, Loop) else ((), None)
+            step = _Step.of(loop) if loop is not None else None
             if step is None:
                 return None
             if not step.has_two_stages:
@@ -85,10 +87,10 @@ class PipelineMma:
                 return None
             trips, rotated = residues.constant(step.loop.trips), _Rotated(step, builder, self.held_registers)
             if trips is None or trips < 1:
-                return rotated.where_there_are_steps()
+                return [*before, *rotated.where_there_are_steps()]
             ops, values = rotated.steps(step.loop.init)
             results.update(zip(op.results, values, strict=True))
-            return ops
+            return [*before, *ops]
 
         made = replace_values(rewrite(kernel, pipeline), results)
         return made.with_remarks(*(ONE_STAGE.at(op.loc) for op in single[:1]))
@@ -156,15 +158,24 @@ class _Step:
     def tail(self) -> tuple[Op, ...]:
         """The ops that use the sums of products that do not accumulate, with the turns in which they are added."""
         after = following(self.ops, {op.result for op in self.used}) if self.used else []
+        after += [
+            op for i, op in enumerate(self.ops) if isinstance(op, Arrive) and _reader(self.ops[:i][::-1]) in self.used
+        ]
         return tuple(op for op in self.ops if op in after or (self.used and isinstance(op, TurnOp)))
+
+    @cached_property
+    def waits(self) -> tuple[WaitMbarrier, ...]:
+        """The waits for tiles of the products whose sums are used."""
+        those = [(i, op) for i, op in enumerate(self.ops) if isinstance(op, WaitMbarrier)]
+        return tuple(op for i, op in those if _reader(self.ops[i:]) in self.used)
 
     @cached_property
     def again(self) -> tuple[tuple[Op, ...], ...]:
         """What makes initial values of the products whose sums are used, these products, and what makes positions for
         their tail: in the next step all of it is computed again, in this order, and then the tail."""
-        begin = self.feeders({op.acc for op in self.used})
+        begin = self.feeders({op.acc for op in self.used} | {v for op in self.waits for v in op.operands})
         places = self.feeders({v for op in self.tail for v in taken_by(op)})
-        return begin, self.used, tuple(op for op in places if op not in begin), self.tail
+        return (*begin, *self.waits), self.used, tuple(op for op in places if op not in begin), self.tail
 
     def feeders(self, wanted: set[Value]) -> tuple[Op, ...]:
         """Return the ops, which follow from no product, that make values."""
@@ -189,24 +200,35 @@ class _Step:
         first = min(ops.index(op) for op in self.back)
         found: list[Op] = []
         for i, op in enumerate(ops):
-            reader = next((x for x in ops[i:] if isinstance(x, (Wgmma, Load))), None)
-            waits = isinstance(op, WaitMbarrier) and reader in self.back
-            if op in self.back or waits or (isinstance(op, Arrive) and i > first):
+            waits = isinstance(op, WaitMbarrier) and _reader(ops[i:]) in self.back
+            leaves = isinstance(op, Arrive) and i > first and op not in self.tail
+            if op in self.back or waits or leaves:
                 found.append(op)
         return tuple(found)
 
     @cached_property
-    def first(self) -> tuple[Op, ...]:
-        later = (*self.last, *self.used, *self.tail)
+    def own(self) -> tuple[Op, ...]:
+        """The ops of a step that belong to no dependent product."""
+        later = (*self.last, *self.used, *self.tail, *self.waits)
         return tuple(op for op in self.ops if op not in later)
 
     @cached_property
+    def first(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.own if op not in self.put_off)
+
+    @property
+    def put_off(self) -> tuple[Op, ...]:
+        """The ops with which the next step begins: they make operands of dependent products. Where a tail has sums too,
+        lanes have registers for all sums only if they hold no operand from step to step."""
+        return tuple(self.written_last) if self.used else ()
+
+    @cached_property
     def handed_on(self) -> tuple[Value, ...]:
-        """Values of a step that its last ops use, without sums."""
-        made = {*self.loop.body.args, *(v for op in self.ops for v in op.results)}
+        """Values of a step that its last ops use, without sums and the number of the step."""
+        made = {*self.loop.body.args[1:], *(v for op in self.ops for v in op.results)}
         again = [op for part in self.again for op in part]
-        own = {op.acc for op in self.back} | {v for op in again for v in op.results}
-        ops = (*self.last, *again)
+        own = {op.acc for op in self.back} | {v for op in (*again, *self.put_off) for v in op.results}
+        ops = (*self.put_off, *self.last, *again)
         return tuple(dict.fromkeys(v for op in ops for v in taken_by(op) if v in made and v not in own))
 
     @property
@@ -231,11 +253,12 @@ class _Step:
     def written_last(self) -> list[Op]:
         """Ops that write registers or shared memory which a product takes as an operand, and what follows from them."""
         held = {op.a for op in self.back if isinstance(op, WgmmaRegisters)}
-        makers = [op for op in self.first if held.intersection(op.results)]
+        makers = [op for op in self.own if held.intersection(op.results)]
         own = {v for op in makers for v in op.operands if _is_half(v)}
-        makers += [op for op in self.first if own.intersection(op.results) and op not in makers]
-        after = following(self.first, {v for op in makers for v in op.results})
-        return [op for op in self.first if op in makers or op in after or isinstance(op, (Store, Barrier))]
+        makers += [op for op in self.own if own.intersection(op.results) and op not in makers]
+        after = following(self.own, {v for op in makers for v in op.results})
+        ends = [op for op in self.own if isinstance(op, (Store, Barrier)) or (isinstance(op, Arrive) and op.stored)]
+        return [op for op in self.own if op in makers or op in after or op in ends]
 
 
 class _Tail(NamedTuple):
@@ -274,21 +297,31 @@ class _Rotated:
             return list(self.builder.ops), values
 
     def others(self) -> tuple[Steps, Steps]:
-        """Return the loop over all steps but the first, and the dependent products of the last one."""
+        """Return the loop over all steps but the first, and the last dependent products."""
         step, (index, *sums), b = self.step, self.step.loop.body.args, self.builder
-        before = {v: self.fresh(v) for v in step.handed_on}
+        held = {v: self.fresh(v) for v in step.handed_on}
         after = {op.acc: self.fresh(op.result) for op in step.back}
-        last = [substitute(op, before) for op in step.last]
-        args = (index, *sums, *before.values())
+        args = (index, *sums, *held.values())
         carried = Yield(tuple(after.get(v, v) for v in step.carried_on), loc=self.loc)
-        results = {op.acc: op.result for op in step.back}
-        ends = Yield(tuple(results.get(v, v) for v in sums))
-        trips = (Number(b, step.loop.trips) - 1).value
-        steady = Steps(
-            Block(args, (*self.round(last, after, self.tail(before)), carried)), trips, Number(b, b.const(1))
-        )
-        tail = self.tail(before)
-        return steady, Steps(Block(args, (*tail.before, *tail.products, *tail.after, *last, ends)))
+        ends = Yield(tuple({op.acc: op.result for op in step.back}.get(v, v) for v in sums))
+        begin, before = self.before(index, held)
+        last, trips = [substitute(op, before) for op in step.last], Number(b, step.loop.trips)
+        steady = (*begin, *self.round(last, after, self.tail(before)), carried)
+        begin, before = self.before(index, held)
+        tail, last = self.tail(before), [substitute(op, before) for op in step.last]
+        final = (*begin, *tail.before, *tail.products, *tail.after, *last, ends)
+        one = Number(b, b.const(1))
+        return Steps(Block(args, steady), (trips - 1).value, one), Steps(Block(args, final), first=trips)
+
+    def before(self, index: Value, held: Mapping[Value, Value]) -> tuple[tuple[Op, ...], dict[Value, Value]]:
+        """Return the ops that the step before put off, with its number, and the values of that step."""
+        copied = renamed(Block((), self.step.put_off), self.fresh).ops
+        both = zip(self.step.put_off, copied, strict=True)
+        new = {v: other for op, copy in both for v, other in zip(op.results, copy.results, strict=True)}
+        with self.builder.region():
+            before = {**held, index: (Number(self.builder, index) - 1).value}
+            self.builder.ops += [substitute(op, before) for op in copied]
+            return tuple(self.builder.ops), {**before, **new}
 
     def tail(self, before: Mapping[Value, Value]) -> _Tail:
         """Return copies of the products whose sums are used, and of what they need and what uses them; `before` are the
@@ -300,9 +333,8 @@ class _Rotated:
         return _Tail(ops[:first], [op for op in ops[first:last] if isinstance(op, Wgmma)], ops[last:])
 
     def round(self, last: Sequence[Op], after: dict[Value, Value], tail: _Tail) -> Iterator[Op]:
-        """Yield one step. `last` and `tail`: the ops of the previous step that it issues; `after`: the sums after
-        `last`."""
-        step, flight = self.step, _InFlight(self.builder)
+        """Yield one step. `last`, `tail`: the ops of the step before that it issues; `after`: the sums after `last`."""
+        step, flight = self.step, ProductsInFlight(self.builder)
         yield from (*tail.before, *map(flight.begin, tail.products))
         yield from (flight.begin(op) if isinstance(op, Wgmma) else op for op in last if not isinstance(op, Arrive))
         yield from (flight.wait(op.result, op.result, op) for op in tail.products)
@@ -317,19 +349,23 @@ class _Rotated:
         for product in step.front[self.early :]:
             yield from self.issued(product, issued, flight)
         rest = [op for op in step.first if op not in issued and op not in step.written_last]
-        for op in (*rest, *step.written_last):
-            ends = isinstance(op, Arrive) or op in step.written_last
+        ending = [op for op in step.written_last if op not in step.put_off]
+        for op in (*rest, *ending):
+            ends = isinstance(op, Arrive) or op in ending
             for product in step.front:
                 taken = product.result in taken_by(op) or (ends and self.comes_before(product, op))
                 if taken and product.result in flight:
                     yield flight.wait(product.result, product.result, product)
             yield op
+        for product in step.front:
+            if product.result in flight:
+                yield flight.wait(product.result, product.result, product)
 
     def comes_before(self, product: Op, op: Op) -> bool:
         """Whether an op that must find a product ended comes after it."""
         return not isinstance(op, Arrive) or self.step.ops.index(product) < self.step.ops.index(op)
 
-    def issued(self, product: Wgmma, issued: list[Op], flight: _InFlight) -> Iterator[Op]:
+    def issued(self, product: Wgmma, issued: list[Op], flight: ProductsInFlight) -> Iterator[Op]:
         """Yield what a product needs, unless it is issued already, and the product."""
         for op in self.step.needed_by([product]):
             if op not in issued:
@@ -340,8 +376,8 @@ class _Rotated:
     def early(self) -> int:
         """How many products of the next step have registers beside the sums and the operands in flight."""
         step = self.step
-        taken = sum(_registers(v) for v in (*step.carried_on, *(op.result for op in step.used)))
-        count = 0
+        held = [op.a for op in (*step.front, *step.back) if isinstance(op, WgmmaRegisters)]
+        taken, count = sum(map(_registers, (*(op.acc for op in (*step.back, *step.used)), *held))), 0
         for product in step.front:
             taken += _registers(product.result)
             count += taken <= self.most
@@ -351,25 +387,9 @@ class _Rotated:
         return self.builder.fresh(v.name, v.type)
 
 
-class _InFlight:
-    """Products that are issued and not waited for, in order, by their results."""
-
-    def __init__(self, builder: Builder) -> None:
-        self.builder = builder
-        self.begun: dict[Value, Value] = {}
-
-    def __contains__(self, result: Value) -> bool:
-        return result in self.begun
-
-    def begin(self, product: Wgmma) -> Op:
-        sums = self.builder.fresh(product.result.name, product.result.type)
-        self.begun[product.result] = sums
-        return replace(product, later=True, results=(sums,))  # type: ignore[call-arg]
-
-    def wait(self, result: Value, after: Value, product: Wgmma) -> Op:
-        """Return the wait for a product, and for all that were issued before it."""
-        pending = list(self.begun)[::-1].index(result)
-        return WaitMma(self.begun.pop(result), pending=pending, results=(after,), loc=product.loc)
+def _reader(ops: Sequence[Op]) -> Op | None:
+    """Return the first op that reads or stores tiles."""
+    return next((op for op in ops if isinstance(op, (Wgmma, Load, Store))), None)
 
 
 def _is_half(v: Value) -> bool:

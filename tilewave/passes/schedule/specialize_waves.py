@@ -64,6 +64,9 @@ MBARRIER_BYTES = 8
 TILE_ALIGNMENT = 1 << 10
 """The alignment of a ring in shared memory, as swizzled tiles need it."""
 FEWEST_REGISTERS = 32
+LEAST_REGISTERS, MANY_PRODUCTS = 24, 4
+"""The least registers that a lane can have (setmaxnreg), which the producer keeps where a step has more products: then
+the consumers hold more sums and operands at once than in any other kernel."""
 
 WAVES_MEET = RemarkKind(
     "waves exchange data through global memory here, and a producer warp, which runs ahead, cannot take part in the "
@@ -108,6 +111,8 @@ class SpecializeWaves:
         stages = self.stages_for(kernel, homes)
         many = prod(kernel.waves) // Wgmma.group.waves > 2
         registers = min(self.producer_registers, FEWEST_REGISTERS) if many else self.producer_registers
+        if sum(isinstance(op, Wgmma) for op in homes[-1].ops) > MANY_PRODUCTS:
+            registers = min(registers, LEAST_REGISTERS)
         made = _Split(kernel, homes, stages, registers).kernel()
         wished = self.stages or self.tuning.least_stages
         if stages[-1] >= wished:

@@ -6,7 +6,8 @@
 
 Only reads of memories that the kernel does not write, and values computed from such reads alone, are hoisted. Before a
 loop of zero trips such a read is useless but in bounds, because it is predicated like any read. Reads stay in loops
-over tiles, which write, where some workgroups may have no tile and so nothing to read, and in loops of one iteration.
+over tiles, which write more than addends, where some workgroups may have no tile and so nothing to read, and in loops
+of one iteration.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import replace
 from tilewave.analysis.multicast import following
 from tilewave.analysis.ranges import ranges_of
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Const, Elementwise, Loop, Permute, Read
+from tilewave.ir.ops import Const, Elementwise, Loop, Permute, Read, TurnOp, WriteIndexed
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Scalar
@@ -40,7 +41,12 @@ def licm_reads(kernel: Kernel) -> Kernel:
 
 
 def _writes(loop: Loop) -> bool:
-    return any(op.has_effect and not op.ends_blocks for op in walk(loop.body))
+    return any(op.has_effect and not op.ends_blocks and not _adds(op) for op in walk(loop.body))
+
+
+def _adds(op: Op) -> bool:
+    """Whether `op` adds to a sum of many workgroups, as steps of one tile do."""
+    return isinstance(op, TurnOp) or (isinstance(op, WriteIndexed) and op.is_atomic)
 
 
 def _hoisted(loop: Loop, written: set[Value]) -> list[Op] | None:

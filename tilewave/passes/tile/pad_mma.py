@@ -61,8 +61,9 @@ def _sizes(op: Mma, kernel: Kernel) -> Iterator[tuple[Axis, int]]:
     """Yield the axes of rows, columns and depth, with the multiple that each must be."""
     instruction = instruction_of(op)
     down, across = kernel.waves
-    rows, cols, depth = instruction.multiples((down, across))
     last = len(op.acc.type.shape) - 1
+    high, wide = op.acc.type.shape[-2:]
+    rows, cols, depth = instruction.multiples((down, across), (high, wide))
     yield (op.acc, last - 1), rows
     yield (op.acc, last), cols
     yield (op.a, last), depth if isinstance(instruction, GroupInstruction) else op.depth
