@@ -53,6 +53,7 @@ from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
 from tilewave.passes.schedule.pipeline_exchanges import PipelineExchanges
 from tilewave.passes.schedule.pipeline_mma import PipelineMma
+from tilewave.passes.schedule.prefetch_tiles import PrefetchTiles
 from tilewave.passes.schedule.prioritize_mma import prioritize_mma
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
 from tilewave.passes.schedule.specialize_waves import SpecializeWaves
@@ -92,6 +93,7 @@ PASSES = {
     "set_occupancy": lambda text: SetOccupancy(CHIPS[text], Places()),
     "predicate_edges": lambda text: predicate_edges,
     "licm_reads": lambda text: licm_reads,
+    "prefetch_tiles": lambda text: PrefetchTiles(int(text)),
     "limit_vector_width": lambda text: LimitVectorWidth(*_limits(text)),
     "direct_to_shared": lambda text: DirectToShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),

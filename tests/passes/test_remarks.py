@@ -604,6 +604,7 @@ CASES = {
     ),
     "stage_epilogue.NOT_SUMS": on("gfx942", beside, tile=(64, 64, 32)),
     "slice_epilogue.USED_WHOLE": checked("slice_epilogue", "used_whole"),
+    "prefetch_tiles.ENOUGH": checked("prefetch_tiles", "enough"),
     "unroll_stages.MANY_SLOTS": checked("unroll_stages", "two_slots", ("{value = 2}", "{value = 5}")),
     "unroll_stages.SLOTS_DIFFER": checked("unroll_stages", "two_slots", ("mod(%i, %two)", "mod(%i, %five)")),
     "unroll_stages.MANY_SUMS": checked("unroll_stages", "two_slots", p=UnrollStages(most_carried_words=3)),

@@ -13,6 +13,7 @@ from tilewave.analysis.tied_layouts import TileLayouts
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import (
     Elementwise,
+    Loop,
     Mma,
     Permute,
     Read,
@@ -53,6 +54,12 @@ class LayoutsWished:
         self.waves = kernel.waves if len(kernel.waves) == 2 else (prod(kernel.waves), 1)
         self.lanes, self.kernel = kernel.lanes * prod(kernel.waves), kernel
         self._defs = kernel.defs
+        self._begins = {
+            v: init
+            for op in walk(kernel.body)
+            if isinstance(op, Loop)
+            for v, init in zip(op.body.args[1:], op.init, strict=True)
+        }
         self.answers: dict[tuple[str, Value], Any] = {}
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
         self._reading = next((BY_NAME[op.instruction] for op in products), None)
@@ -99,6 +106,8 @@ class LayoutsWished:
             case Elementwise():
                 same = (x for x in op.operands if is_tile(x))
                 return next((found for x in same if (found := self._memory_order(x))), None)
+            case None if v in self._begins:  # loaded before the loop, and in each step for the next one
+                return self._memory_order(self._begins[v])
             case _:
                 return None
 

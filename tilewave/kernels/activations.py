@@ -12,6 +12,9 @@ from tilewave.lang.functions import reciprocal
 from tilewave.lang.ops import abs_, cast, erf, exp, exp2, fma, maximum, minimum, select
 from tilewave.records import dataclass
 
+LOG2_E = math.log2(math.e)
+DENSITY = 1 / math.sqrt(2 * math.pi)
+"""The density of the normal distribution at 0."""
 TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 """Constants of gelu's tanh approximation."""
 
@@ -43,14 +46,19 @@ FARTHEST = 64.0
 
 @dataclass(frozen=True)
 class Activation:
-    """An elementwise function of a tile, and its derivative."""
+    """An elementwise function of a tile, and its derivative, with no more precision than the dtype that results are
+    rounded to."""
 
     name: str
     value: Callable[[Any, DType], Any]
-    """Computes the function of a tile, with no more precision than the dtype that the result is rounded to."""
-    slope: Callable[[Any], Any]
+    both: Callable[[Any, DType], tuple[Any, Any]]
+    """Computes the function and its derivative."""
     takes_integers: bool = False
     """Whether its value is defined on tiles of integers as well."""
+
+    def slope(self, x: Any, rounded_to: DType) -> Any:
+        """Return the derivative at a tile."""
+        return self.both(x, rounded_to)[1]
 
 
 def gelu(x: Any, rounded_to: DType = F32) -> Any:
@@ -61,61 +69,80 @@ def gelu(x: Any, rounded_to: DType = F32) -> Any:
     if x.dtype != F32:
         return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
     size = minimum(abs_(x), FARTHEST)
-    tail = _upper_tail(size, UPPER_TAIL if rounded_to.bits > 16 else UPPER_TAIL_OF_HALVES)
-    return fma(-size, tail, maximum(x, 0.0))
+    return fma(-size, _upper_tail(size, rounded_to), maximum(x, 0.0))
 
 
-def _upper_tail(size: Any, coefficients: tuple[float, ...]) -> Any:
+def _upper_tail(size: Any, rounded_to: DType) -> Any:
     """Return 1 - Φ(size) of sizes from 0 to `FARTHEST`."""
-    *lower, highest = coefficients
+    *lower, highest = UPPER_TAIL if rounded_to.bits > 16 else UPPER_TAIL_OF_HALVES
     power: Any = highest
     for coefficient in reversed(lower):
         power = fma(power, size, coefficient)
     return exp2(power, flush=True)
 
 
-def _gelu_slope(x: Any) -> Any:
-    """Φ(x) + x · φ(x)."""
-    density = exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+def _gelu_and_slope(x: Any, rounded_to: DType) -> tuple[Any, Any]:
+    """Return gelu, and Φ(x) + x · φ(x)."""
     if x.dtype != F32:
-        return 0.5 * (1.0 + erf(x * math.sqrt(0.5))) + x * density
-    tail = _upper_tail(minimum(abs_(x), FARTHEST), UPPER_TAIL)
-    return fma(x, density, select(x > 0.0, 1.0 - tail, tail))
+        share = 0.5 * (1.0 + erf(x * math.sqrt(0.5)))
+        return x * share, share + x * (exp(x * x * -0.5) * DENSITY)
+    size = minimum(abs_(x), FARTHEST)
+    tail = _upper_tail(size, rounded_to)
+    density = exp2(x * x * (-0.5 * LOG2_E), flush=True)
+    slope = fma(x * DENSITY, density, select(x > 0.0, 1.0 - tail, tail))
+    return fma(-size, tail, maximum(x, 0.0)), slope
 
 
-def _gelu_tanh(x: Any) -> Any:
+def _gelu_tanh(x: Any, rounded_to: DType) -> Any:
     """x / 2 · (1 + tanh(u)), computed as x · sigmoid(2 · u), whose small results keep their digits."""
-    return x * _sigmoid((x + x * x * x * TANH_CUBE) * (2 * TANH_SCALE))
+    return x * _sigmoid(_tanh_argument(x), rounded_to)
 
 
-def _gelu_tanh_slope(x: Any) -> Any:
-    s, slope = _sigmoid_and_slope((x + x * x * x * TANH_CUBE) * (2 * TANH_SCALE))
-    return s + x * slope * ((1.0 + x * x * (3 * TANH_CUBE)) * (2 * TANH_SCALE))
+def _gelu_tanh_and_slope(x: Any, rounded_to: DType) -> tuple[Any, Any]:
+    s, slope = _sigmoid_and_slope(_tanh_argument(x), rounded_to)
+    return x * s, s + x * slope * ((1.0 + x * x * (3 * TANH_CUBE)) * (2 * TANH_SCALE))
 
 
-def _sigmoid(x: Any) -> Any:
+def _tanh_argument(x: Any) -> Any:
+    return (x + x * x * x * TANH_CUBE) * (2 * TANH_SCALE)
+
+
+def _silu_and_slope(x: Any, rounded_to: DType) -> tuple[Any, Any]:
+    s, slope = _sigmoid_and_slope(x, rounded_to)
+    return x * s, s + x * slope
+
+
+def _sigmoid(x: Any, rounded_to: DType) -> Any:
+    if x.dtype == F32 and rounded_to.bits <= 16:
+        return reciprocal(1.0 + exp2(x * -LOG2_E, flush=True), flush=True)
     return reciprocal(1.0 + exp(-x))
 
 
-def _sigmoid_and_slope(x: Any) -> tuple[Any, Any]:
-    """Return sigmoid(x) and its derivative, whose 1 - sigmoid(x) would have no digits where x is large."""
+def _sigmoid_and_slope(x: Any, rounded_to: DType) -> tuple[Any, Any]:
+    """Return sigmoid(x) and its derivative.
+
+    Where x is large, 1 - sigmoid(x) has no digits of f32. That is enough for 16-bit results, which are sums of 1 and
+    the derivative.
+    """
+    if x.dtype == F32 and rounded_to.bits <= 16:
+        share = _sigmoid(x, rounded_to)
+        return share, share * (1.0 - share)
     power = exp(-abs_(x))
     share = reciprocal(1.0 + power)
     return select(x > 0.0, share, power * share), power * share * share
 
 
-def _silu_slope(x: Any) -> Any:
-    s, slope = _sigmoid_and_slope(x)
-    return s + x * slope
+def _relu(x: Any, rounded_to: DType) -> Any:
+    return maximum(x, 0.0)
 
 
 ACTIVATIONS = {
     one.name: one
     for one in (
-        Activation("gelu", gelu, _gelu_slope),
-        Activation("gelu_tanh", lambda x, _: _gelu_tanh(x), _gelu_tanh_slope),
-        Activation("relu", lambda x, _: maximum(x, 0.0), lambda x: cast(x > 0.0, x.dtype), takes_integers=True),
-        Activation("silu", lambda x, _: x * _sigmoid(x), _silu_slope),
+        Activation("gelu", gelu, _gelu_and_slope),
+        Activation("gelu_tanh", _gelu_tanh, _gelu_tanh_and_slope),
+        Activation("relu", _relu, lambda x, of: (_relu(x, of), cast(x > 0.0, x.dtype)), takes_integers=True),
+        Activation("silu", lambda x, of: x * _sigmoid(x, of), _silu_and_slope),
     )
 }
 

@@ -16,7 +16,7 @@ from typing import Any
 from tilewave.ir.types import I64, DType
 from tilewave.kernels.activations import ACTIVATIONS
 from tilewave.kernels.parameters import kernel_of
-from tilewave.kernels.rows import M, N, a_number_a_column, arithmetic_of, matrix
+from tilewave.kernels.rows import M, N, a_number_a_column, arithmetic_of, fused, matrix
 from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import Constraint, TilingConstraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel
@@ -35,6 +35,8 @@ WORKGROUPS_A_PROCESSOR = 8
 """Workgroups for each SM or CU: their loads keep memory busy."""
 HOST_BLOCKS, HOST_ELEMENTS = 32, 1 << 16
 """The most blocks on a target without a known number of SMs or CUs, and the fewest elements of one."""
+Term = tuple[Any, Any]
+"""A tile that is added up, and one that it is multiplied by, or None."""
 SUMMED_COLUMNS, SUMMED_BLOCKS = 16, 256
 """The tile of a sum over blocks."""
 
@@ -71,7 +73,7 @@ def activation_gradients_kernel(
     slope = ACTIVATIONS[activation].slope
 
     def multiplied(to: Any) -> Any:
-        found = slope(cast(read(to.x), of)) * cast(read(to.grad), of)
+        found = slope(cast(read(to.x), of), grad_x_dtype) * cast(read(to.grad), of)
         write(cast(found, grad_x_dtype), to.grad_x)
         return found
 
@@ -84,7 +86,7 @@ def _of_columns(name: str, parameters: dict[str, MemoryType], of: DType, term: C
     dtype = parameters["sums"].dtype
 
     def add(to: Any) -> None:
-        (total,) = sums_over_block(ROWS, of, 1, lambda: (term(to),))
+        (total,) = sums_over_block(ROWS, of, 1, lambda: ((term(to), None),))
         write(cast(total, dtype), to.sums)
 
     constraints = [*block_of_rows(ROWS), WorkgroupConstraint(N, COLUMNS, 1)]
@@ -100,7 +102,7 @@ def of_blocks(dtype: DType) -> MemoryType:
     return MemoryType((B, N), GLOBAL_ADDRESS_SPACE, dtype)
 
 
-def sums_over_block(together: int, of: DType, count: int, terms: Callable[[], tuple[Any, ...]]) -> list[Any]:
+def sums_over_block(together: int, of: DType, count: int, terms: Callable[[], tuple[Term, ...]]) -> list[Any]:
     """Return the sums over a workgroup's block of rows of as many terms, for each column.
 
     Each of the rows that are there at a time has sums of its own, which are added at the end: until then no lane needs
@@ -111,10 +113,15 @@ def sums_over_block(together: int, of: DType, count: int, terms: Callable[[], tu
 
     @iterate(M, init_args=[RegisterType((J, N), of)(0) for _ in range(count)], start=first, stop=first + rows)
     def totals(*so_far: Any) -> Any:
-        found = [acc + rename(term, {M: J}) for acc, term in zip(so_far, terms(), strict=True)]
+        found = [_added(acc, *term) for acc, term in zip(so_far, terms(), strict=True)]
         return tuple(found) if count > 1 else found[0]
 
     return [total.sum(dim=J) for total in (totals if count > 1 else [totals])]
+
+
+def _added(total: Any, x: Any, factor: Any) -> Any:
+    x = rename(x, {M: J})
+    return total + x if factor is None else fused(x, rename(factor, {M: J}), total)
 
 
 @cache

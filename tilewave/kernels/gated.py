@@ -7,15 +7,23 @@ from typing import Any
 
 from tilewave.ir.types import DType
 from tilewave.kernels.activations import ACTIVATIONS
-from tilewave.kernels.indexed import RowTile, scatter_tile_for
+from tilewave.kernels.indexed import RowTile, row_tile, scatter_tile_for
 from tilewave.kernels.parameters import kernel_of
 from tilewave.kernels.rows import M, N, arithmetic_of, matrix
 from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import Constraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.ops import cast
+from tilewave.machine.chips import CHIPS
 
-gated_tile_for = scatter_tile_for
+TILE_BYTES = 1024
+"""The bytes of a tile of each array on GPUs: lanes of one wave load two or three arrays, and more workgroups are
+resident where each has less."""
+
+
+def gated_tile_for(target: str, columns: int, dtype: DType) -> RowTile:
+    """Return the tile of arrays that are combined element by element."""
+    return row_tile(columns, dtype, TILE_BYTES) if target in CHIPS else scatter_tile_for(target, columns, dtype)
 
 
 @cache
@@ -41,8 +49,9 @@ def gated_gradients_kernel(
 
     def gradients(to: Any) -> None:
         gate, grad = cast(read(to.gate), of), cast(read(to.grad), of)
-        write(cast(function.slope(gate) * (cast(read(to.up), of) * grad), gate_dtype), to.grad_gate)
-        write(cast(function.value(gate, up_dtype) * grad, up_dtype), to.grad_up)
+        value, slope = function.both(gate, max(gate_dtype, up_dtype, key=lambda dtype: dtype.bits))
+        write(cast(slope * (cast(read(to.up), of) * grad), gate_dtype), to.grad_gate)
+        write(cast(value * grad, up_dtype), to.grad_up)
 
     inputs = {"gate": matrix(gate_dtype), "up": matrix(up_dtype), "grad": matrix(grad_dtype)}
     parameters = {**inputs, "grad_gate": matrix(gate_dtype), "grad_up": matrix(up_dtype)}

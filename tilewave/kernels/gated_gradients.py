@@ -52,9 +52,9 @@ def gated_backward_kernel(step: int, form: GatedForm) -> WaveKernel:
         @iterate(D, init_args=[RegisterType((T, K), of)(0)])
         def total(so_far: Any) -> Any:
             gate, up = (cast(read(to.both, at={V: row, PAIR: i}), of) for i in (0, 1))
-            grad, value = cast(read(to.grad, at={V: row}), of), activation.value(gate, of)
+            grad, (value, slope) = cast(read(to.grad, at={V: row}), of), activation.both(gate, form.dtype)
             weighted, hidden = grad * weight, value * up
-            write(cast(weighted * up * activation.slope(gate), form.dtype), to.grad_both, at={V: row, PAIR: 0})
+            write(cast(weighted * up * slope, form.dtype), to.grad_both, at={V: row, PAIR: 0})
             write(cast(weighted * value, form.dtype), to.grad_both, at={V: row, PAIR: 1})
             write(cast(hidden * weight, form.dtype), to.hidden, at={V: row})
             return (grad * hidden).sum(dim=D, acc=so_far)

@@ -32,7 +32,7 @@ def activation_backward_kernel(activation: str, x_dtype: DType, grad_dtype: DTyp
     slope = ACTIVATIONS[activation].slope
 
     def multiply(to: Any) -> None:
-        write(cast(slope(cast(read(to.x), of)) * cast(read(to.grad), of), grad_x_dtype), to.grad_x)
+        write(cast(slope(cast(read(to.x), of), grad_x_dtype) * cast(read(to.grad), of), grad_x_dtype), to.grad_x)
 
     constraints = [WorkgroupConstraint(M, ROWS, 0), WorkgroupConstraint(N, COLUMNS, 1)]
     parameters = {"x": matrix(x_dtype), "grad": matrix(grad_dtype), "grad_x": matrix(grad_x_dtype)}

@@ -51,17 +51,18 @@ class RowTile:
 
 def gather_tile_for(target: str, columns: int, dtype: DType) -> RowTile:
     """Return the tile for rows that are read at indices."""
-    return _row_tile(columns, dtype, READ_BYTES)
+    return row_tile(columns, dtype, READ_BYTES)
 
 
 def scatter_tile_for(target: str, columns: int, dtype: DType) -> RowTile:
     """Return the tile for rows that are stored at indices."""
-    return _row_tile(columns, dtype, STORED_BYTES)
+    return row_tile(columns, dtype, STORED_BYTES)
 
 
-def _row_tile(columns: int, dtype: DType, tile_bytes: int) -> RowTile:
+def row_tile(columns: int, dtype: DType, tile_bytes: int) -> RowTile:
+    """Return a tile of about so many bytes: a part of a row, or several short rows."""
     size = max(2, dtype.bytes)
-    widest = WIDEST_BYTES // size
+    widest = min(WIDEST_BYTES, tile_bytes) // size
     tile = min(power_of_two_for(columns), widest)
     return RowTile(1 if tile == widest else max(1, min(MOST_ROWS, tile_bytes // (tile * size))), tile)
 

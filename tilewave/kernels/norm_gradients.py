@@ -18,10 +18,11 @@ from typing import Any
 
 from tilewave.call import room_for
 from tilewave.ir.types import DType
-from tilewave.kernels.column_sums import J, block_of_rows, host_blocks, of_blocks, sums_over_block
+from tilewave.kernels.column_sums import J, Term, block_of_rows, host_blocks, of_blocks, sums_over_block
 from tilewave.kernels.parameters import given, kernel_of
-from tilewave.kernels.rows import N, a_number_a_column, arithmetic_of, matrix
+from tilewave.kernels.rows import N, a_number_a_column, arithmetic_of, fused, matrix
 from tilewave.lang.accesses import read, write
+from tilewave.lang.functions import reciprocal
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.ops import cast, rsqrt, scalar
 from tilewave.lang.types import MemoryType
@@ -72,13 +73,13 @@ def rms_norm_gradients_kernel(
     `sums` is their dtype."""
     of = arithmetic_of("rms_norm_gradients", x=x_dtype, grad=grad_dtype, grad_x=grad_x_dtype, weight=weight_dtype)
 
-    def row(to: Any, weight: Any) -> tuple[Any, ...]:
-        x, grad, count = cast(read(to.x), of), cast(read(to.grad), of), scalar(N, of)
+    def row(to: Any, weight: Any) -> tuple[Term, ...]:
+        x, grad, part = cast(read(to.x), of), cast(read(to.grad), of), reciprocal(scalar(N, of))
         weighted = grad * weight
-        scale = rsqrt((x * x).sum(dim=N) / count + to.eps)
-        share = (x * weighted).sum(dim=N) / count * scale * scale
-        write(cast((weighted - x * share) * scale, grad_x_dtype), to.grad_x)
-        return (grad * (x * scale),)
+        squares, share = (x * x).sum(dim=N) * part, (x * weighted).sum(dim=N) * part
+        scale = rsqrt(squares + to.eps)
+        write(cast(fused(x, -share * scale * scale * scale, weighted * scale), grad_x_dtype), to.grad_x)
+        return ((grad, x * scale),)
 
     parameters = _parameters(x_dtype, grad_dtype, grad_x_dtype, weight_dtype, of, _named(sums, "weight"))
     return _in_blocks("rms_norm_gradients", together, parameters, of, row)
@@ -97,16 +98,16 @@ def layer_norm_gradients_kernel(
     partial_bias[B, N], those of grad."""
     of = arithmetic_of("layer_norm_gradients", x=x_dtype, grad=grad_dtype, grad_x=grad_x_dtype, weight=weight_dtype)
 
-    def row(to: Any, weight: Any) -> tuple[Any, ...]:
-        x, grad, count = cast(read(to.x), of), cast(read(to.grad), of), scalar(N, of)
+    def row(to: Any, weight: Any) -> tuple[Term, ...]:
+        x, grad, part = cast(read(to.x), of), cast(read(to.grad), of), reciprocal(scalar(N, of))
         weighted = grad * weight
-        mean = x.sum(dim=N) / count
+        mean, mean_grad = x.sum(dim=N) * part, weighted.sum(dim=N) * part
         far = x - mean
-        scale = rsqrt((far * far).sum(dim=N) / count + to.eps)
-        mean_grad = weighted.sum(dim=N) / count
-        share = (weighted * far).sum(dim=N) / count * scale * scale
-        write(cast((weighted - mean_grad - far * share) * scale, grad_x_dtype), to.grad_x)
-        return grad * (far * scale), grad
+        squares, share = (far * far).sum(dim=N) * part, (weighted * far).sum(dim=N) * part
+        scale = rsqrt(squares + to.eps)
+        rest = fused(weighted, scale, -mean_grad * scale)
+        write(cast(fused(far, -share * scale * scale * scale, rest), grad_x_dtype), to.grad_x)
+        return (grad, far * scale), (grad, None)
 
     parameters = _parameters(x_dtype, grad_dtype, grad_x_dtype, weight_dtype, of, _named(sums, "weight", "bias"))
     return _in_blocks("layer_norm_gradients", together, parameters, of, row)
@@ -125,7 +126,7 @@ def _named(dtypes: tuple[DType, ...], *names: str) -> dict[str, DType]:
 
 
 def _in_blocks(
-    name: str, together: int, parameters: dict[str, Any], of: DType, row: Callable[[Any, Any], tuple[Any, ...]]
+    name: str, together: int, parameters: dict[str, Any], of: DType, row: Callable[[Any, Any], tuple[Term, ...]]
 ) -> WaveKernel:
     """Return the kernel that computes `row` for all rows of a block, and adds up what it returns for each column."""
     sums = {name: kind.dtype for name, kind in parameters.items() if name.startswith("partial")}

@@ -13,6 +13,7 @@ from tilewave.ir.types import F32, F64, DType
 from tilewave.lang.constraints import Constraint, TilingConstraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
+from tilewave.lang.ops import fma
 from tilewave.lang.symbols import sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, MemoryType, RegisterType
 from tilewave.records import dataclass
@@ -175,3 +176,8 @@ def arithmetic_of(kernel: str, **dtypes: DType | None) -> DType:
             what = f"{kernel}: {name} is {dtype}, but it takes floats"
             raise DTypeError(what, loc=here(), remedy=f"cast {name} to f32 first")
     return F64 if F64 in dtypes.values() else F32
+
+
+def fused(a: Any, b: Any, c: Any) -> Any:
+    """Return a · b + c, in f32 rounded once."""
+    return fma(a, b, c) if c.dtype == F32 else a * b + c

@@ -227,6 +227,7 @@ def _function(cls: type[ir.Unary], name: str) -> Any:
     return taggable(apply)
 
 
+flushed_reciprocal = _function(ir.ReciprocalFlushed, "reciprocal")
 _power, _flushed_power = _function(ir.Exp2, "exp2"), _function(ir.Exp2Flushed, "exp2")
 
 

@@ -453,6 +453,8 @@ def repeated(trace: Trace, x: Traced, extents: Mapping[Hashable, int]) -> Traced
         along = f"[{', '.join(map(str, order))}] ({dims(out.shape)})"
         raise ShapeError(f"{describe(x)} cannot be repeated along a tile {along}", loc=here())
     value = trace.emit(Broadcast, x.value, axes, type=out, name=Broadcast.word())  # not the author's variable's name
+    if x.value in trace.zero_outside:
+        trace.zero_outside[value] = trace.zero_outside[x.value]
     return Traced(trace, value, order)
 
 

@@ -125,6 +125,8 @@ def ends_with_a_group(trace: Trace, dim: Any) -> bool:
 def ends_with_a_tile(trace: Trace, dim: Any, extent: int) -> bool:
     """Return whether certainly no tile along a dim is a boundary tile."""
     length, cut = end_of(trace, dim), cut_symbols(trace, dim)
+    if extent == 1 and dim in trace.windows and trace.windows[dim].number is not None:
+        return not ends_with_a_group(trace, dim)  # a tile begins inside
     if not isinstance(length, int):
         return dim in trace.windows and not ends_with_a_group(trace, dim) and trace.multiples.get(dim, 1) % extent == 0
     if length == 0:

@@ -236,6 +236,14 @@ def _flushed_power(w: Written) -> str:
     return w.f.value(f"select {vector(w.lanes, 'i1')} {is_small}, {w.kind} {zero}, {w.kind} {power}")
 
 
+def _flushed_reciprocal(w: Written) -> str:
+    most, zero, one = (splat_constant(stored(w.dtype), literal(x, w.dtype), w.lanes) for x in (2.0**126, 0.0, 1.0))
+    size = w.f.call(w.kind, f"llvm.fabs.{suffix(w.kind)}", [(w.kind, w.operands[0])])
+    is_large = w.f.value(f"fcmp ogt {w.kind} {size}, {most}")
+    found = w.f.value(f"fdiv {w.kind} {one}, {w.operands[0]}")
+    return w.f.value(f"select {vector(w.lanes, 'i1')} {is_large}, {w.kind} {zero}, {w.kind} {found}")
+
+
 def _error_function(w: Written) -> str:
     name, one = "erff" if w.dtype == F32 else "erf", stored(w.dtype)
     return each(w.f, w.operands[0], w.lanes, w.kind, one, lambda x: w.f.call(one, name, [(one, x)]))
@@ -276,6 +284,7 @@ LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     ir.Exp: _power("exp"),
     ir.Exp2: _power("exp2"),
     ir.Exp2Flushed: _flushed_power,
+    ir.ReciprocalFlushed: _flushed_reciprocal,
     ir.Log: lambda w: w.intrinsic("log"),
     ir.Log1p: _log_of_one_plus,
     ir.Log2: lambda w: w.intrinsic("log2"),

@@ -54,6 +54,7 @@ from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
 from tilewave.passes.schedule.pipeline_exchanges import PipelineExchanges
 from tilewave.passes.schedule.pipeline_mma import PipelineMma
+from tilewave.passes.schedule.prefetch_tiles import PrefetchTiles
 from tilewave.passes.schedule.prioritize_mma import prioritize_mma
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
 from tilewave.passes.schedule.specialize_waves import SpecializeWaves
@@ -196,6 +197,8 @@ def hopper_plain(
         licm_reads,
         PadRows(machine.lanes),
         ChooseWaveCount(machine, machine.tuning.rows),
+        # After choose_wave_count, because it counts the workgroups of a processor.
+        PrefetchTiles(machine.tuning.pipeline.in_flight_bytes),
         SelectMma(machine, places),
         pad_mma,
         shift_through_shared,

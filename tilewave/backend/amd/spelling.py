@@ -345,6 +345,7 @@ class Amdgcn:
     functions: ClassVar[Mapping[str, str]] = {
         **{name: f"llvm.{name}" for name in ("exp", "exp2", "log", "log2", "log10")},
         "exp2_flushed": "llvm.amdgcn.exp2.f32",
+        "reciprocal_flushed": "llvm.amdgcn.rcp.f32",
     }
 
     def attributes(self, lanes: int, waves: int, resident: int) -> str:

@@ -202,6 +202,7 @@ class Nvptx:
     functions: ClassVar[Mapping[str, str]] = {
         "exp2": "llvm.nvvm.ex2.approx.f",
         "exp2_flushed": "llvm.nvvm.ex2.approx.ftz.f",
+        "reciprocal_flushed": "llvm.nvvm.rcp.approx.ftz.f",
         UPPER_PRODUCT: "llvm.nvvm.mulhi.ui",
     }
     line_detail = "DebugDirectivesOnly"  # with tables the assembler would compile for a debugger, and slowly

@@ -52,6 +52,7 @@ __all__ = [
     "Not",
     "NotEqual",
     "Or",
+    "ReciprocalFlushed",
     "RoundAway",
     "RoundEven",
     "Rounding",
@@ -302,6 +303,10 @@ class Exp2Flushed(Exponential):
     """2 to the power of x; 0 where x < -126, so that no result is denormal in f32."""
 
 
+class ReciprocalFlushed(Function):
+    """1 / x to a unit in the last place; 0 where it is below 2**-126, so that no result is denormal in f32."""
+
+
 class Log(Function):
     pass
 
@@ -424,6 +429,7 @@ OPS: tuple[type[Op], ...] = (
     Exp,
     Exp2,
     Exp2Flushed,
+    ReciprocalFlushed,
     Log,
     Log1p,
     Log2,

@@ -73,7 +73,7 @@ def function(f: LlvmFunction, op: Op, x: str, dtype: DType, lanes: int, known: M
             return rotated(m, x, 0)
         case ir.Cos():
             return rotated(m, x, 1)
-        case ir.Exp() | ir.Exp2() | ir.Exp2Flushed() | ir.Log() | ir.Log2() | ir.Log10():
+        case ir.Exp() | ir.Exp2() | ir.Exp2Flushed() | ir.ReciprocalFlushed() | ir.Log() | ir.Log2() | ir.Log10():
             return m.exponential(op.name, x)
         case _:  # composed of those above
             return lowered(Written(f, op, [x], dtype, lanes, m.exponential))

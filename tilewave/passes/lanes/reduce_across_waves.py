@@ -6,7 +6,8 @@
                                        %s = reduce(%met) {axes = [1]}
 
 Every wave reads the partial results of all waves and combines them itself, so that one barrier is enough. A tile that
-lanes hold in no order that can be combined is written to shared memory whole.
+lanes hold in no order that can be combined is written to shared memory whole. Reductions that do not depend on each
+other share a barrier: what a later one writes is computed before the first one reads.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from math import prod
 
 from tilewave.analysis.layouts_needed import LayoutsNeeded
 from tilewave.ir.build import Builder
-from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, Const, Read, Reduce, Write
 from tilewave.ir.ops.reduction import reduced
-from tilewave.ir.rewrite import names, rewrite, walk
+from tilewave.ir.rewrite import names, rewrite, rewrite_blocks, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.layouts.reductions import Mover, covers, movers, run_of_wave
 from tilewave.records import dataclass
@@ -32,9 +33,35 @@ def reduce_across_waves(kernel: Kernel) -> Kernel:
     if not any(isinstance(op, Reduce) for op in walk(kernel.body)):
         return kernel
     kernel = _one_axis_at_a_time(kernel)
+    exchanged = set[Value]()
     while (found := _Meetings(kernel)).asked:
         kernel = found.kernel()
-    return kernel
+        exchanged.update(op.result for op in found.allocations)
+    return replace(kernel, body=rewrite_blocks(kernel.body, lambda block: _writes_first(block, exchanged)))
+
+
+def _writes_first(block: Block, exchanged: set[Value]) -> Block:
+    """Move each write of partial results, with what it is computed from, before reads that it does not depend on."""
+    ops = list[Op]()
+    for op in block.ops:
+        ops.append(op)
+        if isinstance(op, Write) and op.memory in exchanged:
+            reads = (i for i, o in enumerate(ops) if isinstance(o, Read) and o.memory in exchanged)
+            moved = next((found for i in reads if (found := _moved(ops[i:]))), None)
+            ops = ops if moved is None else [*ops[: -len(moved)], *moved]
+    return replace(block, ops=tuple(ops))
+
+
+def _moved(ops: Sequence[Op]) -> list[Op] | None:
+    """Return ops with the last one, and what it is computed from, first; None where that accesses memory."""
+    needed = set(ops[-1].operands)
+    for op in reversed(ops[:-1]):
+        if needed.intersection(op.results):
+            needed.update(op.operands)
+    taken = [op for op in ops[:-1] if needed.intersection(op.results)]
+    if any(op.has_effect or op.read for op in taken):
+        return None
+    return [*taken, ops[-1], *(op for op in ops[:-1] if not needed.intersection(op.results))]
 
 
 def _one_axis_at_a_time(kernel: Kernel) -> Kernel:

@@ -8,7 +8,8 @@ barrier()                                        barrier()
                                                  %y = mul(cast(%x_1), %scale)
 
 Long rows would not fit into registers otherwise. A cast or an exponential costs less than a spilled register, or than
-lower occupancy.
+lower occupancy. Where many values are live across one barrier, such as sums and tiles that a loop carries, shorter ones
+are rematerialized, too.
 """
 
 from __future__ import annotations
@@ -19,26 +20,42 @@ from tilewave.analysis.register_pressure import MOST_HELD_BYTES, held_bytes
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Barrier, Broadcast, Elementwise, Load, OpaqueCopy
-from tilewave.ir.rewrite import names, rewrite_blocks, substitute
+from tilewave.ir.rewrite import names, rewrite_blocks, substitute, walk
 from tilewave.records import dataclass
+
+FEW_BYTES = 16
+"""Values of so many bytes stay live: their registers are not worth an instruction."""
 
 
 @dataclass(frozen=True)
 class Rematerialize:
+    """Rematerializes values of more than `most_bytes`, and shorter ones where more are live across one barrier."""
+
     most_bytes: int = MOST_HELD_BYTES
 
     def __call__(self, kernel: Kernel) -> Kernel:
         builder = Builder(names(kernel))
 
         def rematerialize(block: Block) -> Block:
-            waits = any(isinstance(op, Barrier) for op in block.ops)
-            wide = any(self.is_wide(v) for op in block.ops for v in op.results)
-            return _Recomputing(builder, self.most_bytes).block(block) if waits and wide else block
+            if not any(isinstance(op, Barrier) for op in block.ops):
+                return block
+            most = FEW_BYTES if _live_across_barriers(block) > self.most_bytes else self.most_bytes
+            return _Recomputing(builder, most).block(block)
 
         return replace(kernel, body=rewrite_blocks(kernel.body, rematerialize))
 
-    def is_wide(self, v: Value) -> bool:
-        return held_bytes(v) > self.most_bytes
+
+def _live_across_barriers(block: Block) -> int:
+    """Return the most bytes of a lane's vectors that are live across a barrier of a block."""
+    own = {*block.args, *(v for op in block.ops for v in op.results)}
+    live, most = set[Value](), 0
+    for op in reversed(block.ops):
+        if isinstance(op, Barrier):
+            most = max(most, sum(map(held_bytes, live)))
+        inner = (o for region in op.blocks for o in walk(region))
+        live.difference_update(op.results)
+        live.update(v for o in (op, *inner) for v in o.operands if v in own)
+    return most
 
 
 class _Recomputing:
@@ -55,6 +72,7 @@ class _Recomputing:
     def block(self, block: Block) -> Block:
         out = self.builder
         with out.region():
+            self.barriers_before.update(dict.fromkeys(block.args, 0))
             for op in block.ops:
                 out.locate = lambda op=op: op.loc  # type: ignore[misc]
                 self.barriers += isinstance(op, Barrier)
@@ -66,7 +84,11 @@ class _Recomputing:
 
     def is_held_over(self, v: Value) -> bool:
         is_old = self.barriers_before.get(v, self.barriers) < self.barriers
-        return held_bytes(v) > self.most_bytes and is_old and not isinstance(self.makers[v], Load)
+        return held_bytes(v) > self.most_bytes and is_old and not self.is_given(v)
+
+    def is_given(self, v: Value) -> bool:
+        """Whether `v` is loaded, or carried by a loop."""
+        return v not in self.makers or isinstance(self.makers[v], Load)
 
     def can_be_had(self, v: Value) -> bool:
         """Whether `v` is computed elementwise from values that take fewer registers."""
@@ -75,7 +97,7 @@ class _Recomputing:
     def narrowest(self, v: Value) -> int:
         """Return the bytes that must stay live so that `v` can be computed."""
         if not self.is_held_over(v):
-            return held_bytes(v) if isinstance(self.makers.get(v), Load) else 0
+            return held_bytes(v) if v in self.barriers_before and self.is_given(v) else 0
         op = self.makers[v]
         if not isinstance(op, (Elementwise, Broadcast)):
             return held_bytes(v)
@@ -96,6 +118,6 @@ class _Recomputing:
             self.builder.ops.append(replace(substitute(op, taken), results=(result,)))
             return result
         is_old = self.barriers_before.get(v, self.barriers) < self.barriers
-        if is_old and isinstance(self.makers[v], Load):
+        if is_old and self.is_given(v):
             return self.builder.emit(OpaqueCopy, v, self.barriers, type=v.type, name=v.name)
         return v

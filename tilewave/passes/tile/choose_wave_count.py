@@ -6,7 +6,8 @@ finishes sooner with less. With many lanes each loads twice as much, and only be
 with more than one reduction this begins earlier, since other workgroups run while one waits at a barrier. The
 numbers are those of `RowTuning`. Where a lane needs more tiles after a reduction than the largest, such as the two
 arrays of a gradient or sums that a loop carries, a row has as many lanes more, so that each has registers for them; of
-workgroups with a row for each wave fewer are resident.
+workgroups with a row for each wave, or with sums over rows, fewer are resident: half of the lanes then have twice the
+registers each, of which addresses take a smaller share.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class ChooseWaveCount:
         held = 0
         if largest:
             held = lanes * max(_bytes(largest), *held_at_once(kernel, largest)) // _bytes(largest)
-            lanes, held = (held, 0) if self.rows(largest) == 1 else (lanes, held)
+            if self.rows(largest) == 1:
+                lanes, held = (
+                    (held // 2, 1 << max(held, 1).bit_length() - 1) if _sums_rows(kernel, largest) else (held, 0)
+                )
         wanted = min(lanes // self.machine.lanes, self.machine.most_waves)
         fewest = self.fewest(largest) if largest and all(map(_is_of_rows, _beside(largest, kernel))) else 1
         waves = self.sharing(largest, max(1, wanted, fewest)) if largest else 1
@@ -101,6 +105,13 @@ def held_at_once(kernel: Kernel, largest: Read) -> Iterator[int]:
             yield sum(prod(v.type.shape) * v.type.dtype.bytes for v in _sources(kernel, late, row, own))
         else:
             yield 0
+
+
+def _sums_rows(kernel: Kernel, largest: Read) -> bool:
+    """Whether a loop carries tiles of a row's length: sums over rows."""
+    row = largest.result.type.shape[memory_order(largest)[-1]]
+    blocks = (block for op in walk(kernel.body) for block in op.blocks)
+    return any(_is_long(v, row) for block in blocks for v in block.args)
 
 
 def _sources(kernel: Kernel, late: Sequence[Op], row: int, own: set[Value]) -> set[Value]:
