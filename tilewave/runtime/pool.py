@@ -485,15 +485,24 @@ _SPELLED: Any = os.environ.encodekey(_THREADS) if "_data" in vars(os.environ) el
 
 def default_threads() -> int:
     """Return TILEWAVE_NUM_THREADS, or the number of cores that this process may use."""
-    if _SPELLED not in _SETTINGS:
+    setting = _SETTINGS.get(_SPELLED)
+    if setting is None:
         return min(_cores(), MAX_THREADS)
+    return _threads_asked.get(setting) or _asked_threads(setting)
+
+
+_threads_asked: dict[Any, int] = {}
+"""By settings that were read before, as the environment spells them."""
+
+
+def _asked_threads(setting: Any) -> int:
     wanted = os.environ[_THREADS]
     if not (wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= MAX_THREADS):
         raise TilewaveError(
             f"TILEWAVE_NUM_THREADS is {wanted!r}, which is no number of threads",
             remedy=f"set it to a whole number from 1 to {MAX_THREADS}, or unset it for one thread per core",
         )
-    return int(wanted)
+    return _threads_asked.setdefault(setting, int(wanted))
 
 
 def _cores() -> int:

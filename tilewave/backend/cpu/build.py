@@ -94,7 +94,7 @@ class CpuBuild(Build):
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """Run the kernel on this machine's cores."""
-        self.program.call(self._words(arrays, parameters), numbers, self._threads())
+        self.program.call(self._words(arrays, parameters), numbers, default_threads())
 
     def replay(
         self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
@@ -105,23 +105,24 @@ class CpuBuild(Build):
         written = {i for i, p in enumerate(found.parameters) if p.written}
         views = check_host_call(self.tiles.name, found.parameters, arrays)
         near = distances([layout_of(v.shape, v.strides, v.dtype.bytes) for v in views], written, fresh)
-        call, same, threads = self.program.replay(views), tuple(found.numbers), self._threads
+        same, program = tuple(found.numbers), self.program
+        usual = program.replay(views, same)
 
         def made(arrays: tuple[Any, ...], words: Sequence[int] = ()) -> int:
-            numbers = sized.with_others(same, words) if words else same
-            if numbers is None:
-                return 1
-            at = [*map(address, arrays)]
+            replay = usual
+            if words:
+                numbers = sized.with_others(same, words)
+                if numbers is None:
+                    return 1
+                replay = program.replay(views, numbers)
+            at = [address(array) for array in arrays]
             for i, j, low, high in near:
                 if low < at[j] - at[i] < high:
                     return 1
-            call(at, numbers, threads())
+            replay(at, default_threads())
             return 0
 
         return made
-
-    def _threads(self) -> int:
-        return 1 if self.tiles.workgroups == 1 else default_threads()
 
     def _words(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> list[int]:
         """Return the argument words of the arrays; numpy arrays that were checked before are not checked again."""

@@ -184,9 +184,9 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
             features="-prefer-256-bit",
             needs=AVX512,
             vector_bytes=64,
-            rows=14,
-            cols=32,
-            **X86,
+            rows=8,
+            cols=48,
+            **{**X86, "unit": 1},
         ),
         InstructionSet(
             "avx2",

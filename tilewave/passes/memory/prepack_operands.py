@@ -92,8 +92,6 @@ class PrepackOperands:
 
     def __post_init__(self) -> None:
         for name, panel in self.formats.items():
-            for side in (panel, panel.left):
-                assert self.unit % side.group == 0, f"a unit of {self.unit} is no multiple of {side.group}"
             assert _holds(DTYPES[panel.dtype], DTYPES[name]), f"panels of {panel.dtype} do not hold every {name}"
 
     def __call__(self, kernel: Kernel) -> Kernel:
@@ -386,12 +384,13 @@ class _LoopPacker:
         if len({x.step for x in self.operands}) > 1:
             return None
         lengths, packer = [x.length for x in self.operands], self.packer
+        groups = lcm(*(x.panel.group for x in self.operands))
+        unit = lcm(packer.wish.unit, groups)
         if isinstance(lengths[0], str):  # a dynamic K, which check_panels found to be that of all operands
-            unit = packer.wish.unit
             return Pace(unit, packer.launch.counted(lengths[0], unit))
         reached, length = self.trips * self.operands[0].step, max(n for n in lengths if isinstance(n, int))
         end = min(reached, length)
-        unit = min(packer.wish.unit, _up(end, lcm(*(x.panel.group for x in self.operands))))
+        unit = min(unit, _up(end, groups))
         if reached < length and reached % unit:
             return None
         return Pace(unit, -(-end // unit))
