@@ -57,7 +57,9 @@ def on_cpu(dtype):
 
 
 def of_cpu(s):
-    return (lists.cpu_with_matrix_unit if s.matrix_unit else lists.cpu)(s.rows, s.cols, s.unit, s.panel_formats())
+    return (lists.cpu_with_matrix_unit if s.matrix_unit else lists.cpu)(
+        s.block(tiles().kernel), s.unit, s.panel_formats()
+    )
 
 
 LISTS = {

@@ -8,6 +8,7 @@ from tilewave.analysis.l2_residency import NOTHING_STREAMED, Streamed
 from tilewave.ir.constraint_locations import Places
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
+from tilewave.machine.register_blocks import RegisterBlock
 from tilewave.passes.grid.alternate_k_direction import alternate_k_direction
 from tilewave.passes.grid.hoist_to_launch import hoist_to_launch
 from tilewave.passes.grid.make_persistent import MakePersistent
@@ -75,29 +76,31 @@ from tilewave.passes.tile.use_matrix_unit import use_matrix_unit
 from tilewave.pipeline.runner import Pass
 
 
-def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
-    """Return the passes from whole tiles to register blocks of `rows` x `cols`."""
+def cpu(block: RegisterBlock, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
+    """Return the passes from whole tiles to register blocks, with panels whose depth is a multiple of `unit`."""
     return (
         serialize_split_k,  # first, because later passes expect K loops that are not split
         skip_empty_tiles,  # before tile_reductions, which writes to memories of a workgroup
-        TileReductions(4 * cols, 8),  # before split_tiles, because it leaves tiles of other shapes
-        SplitTiles(rows, cols),  # before prepack_operands, because the size of a block decides the panels
-        PrepackOperands(rows, cols, unit, formats),
+        TileReductions(block.part, 8),  # before split_tiles, because it leaves tiles of other shapes
+        # Before prepack_operands, because the size of a block decides the panels.
+        SplitTiles(block.rows, block.cols, block.lanes),
+        PrepackOperands(block.rows, block.cols, unit, formats),
         simplify,  # after prepack_operands, because it folds the positions of blocks and panels
+        fold_trivial_loops,  # after simplify, because it computes the trip counts of blocks of known sizes
     )
 
 
-def cpu_in_place(cols: int) -> tuple[Pass, ...]:
+def cpu_in_place(block: RegisterBlock) -> tuple[Pass, ...]:
     """Return the passes for small products, which read operands in place: packing would cost more than the product.
 
     Tiles stay whole, and what a step transposes of them is transposed once for all of its rows.
     """
-    return (serialize_split_k, skip_empty_tiles, fold_trivial_loops, TileReductions(4 * cols, 8), simplify)
+    return (serialize_split_k, skip_empty_tiles, fold_trivial_loops, TileReductions(block.part, 8), simplify)
 
 
-def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
+def cpu_with_matrix_unit(block: RegisterBlock, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
     """Return the passes of `cpu`, with accumulators in the registers of a matrix unit."""
-    return (*cpu(rows, cols, unit, formats), use_matrix_unit)  # after prepack_operands, because it needs panels
+    return (*cpu(block, unit, formats), use_matrix_unit)  # after prepack_operands, because it needs panels
 
 
 def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:

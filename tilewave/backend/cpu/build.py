@@ -191,9 +191,9 @@ def build_cpu(tiles: Kernel, wanted: str | None, in_place: bool = False) -> CpuB
 
 def run_passes(tiles: Kernel, s: InstructionSet, in_place: bool = False) -> tuple[Kernel, tuple[Step, ...]]:
     if in_place:
-        return run(tiles, lists.cpu_in_place(s.cols))
+        return run(tiles, lists.cpu_in_place(s.block(tiles)))
     passes = lists.cpu_with_matrix_unit if s.matrix_unit else lists.cpu
-    return run(tiles, passes(s.rows, s.cols, s.unit, s.panel_formats()))
+    return run(tiles, passes(s.block(tiles), s.unit, s.panel_formats()))
 
 
 def _packed(code: bytes, lowered: Lowered) -> bytes:

@@ -152,7 +152,7 @@ def panel(body: TaskBody, op: ir.ReadPanel) -> Panel:
     offset = f.value(f"add i64 {first}, {along}")
     element = in_memory(packed.dtype)
     pointer = f.value(f"getelementptr {element}, ptr {packed.pointer}, i64 {offset}")
-    return Panel(pointer, rows, op.result.type.shape[-1], group, packed.dtype)
+    return Panel(pointer, *op.result.type.shape[-2:], group, packed.dtype, rows)
 
 
 def loop(body: TaskBody, op: ir.Loop) -> None:
