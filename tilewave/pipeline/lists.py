@@ -36,6 +36,7 @@ from tilewave.passes.memory.multicast_loads import MulticastLoads
 from tilewave.passes.memory.order_tma_loads import OrderTmaLoads
 from tilewave.passes.memory.pack_unaligned import PackUnaligned
 from tilewave.passes.memory.place_barriers import place_barriers
+from tilewave.passes.memory.prefetch_results import prefetch_results
 from tilewave.passes.memory.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.memory.shift_through_shared import shift_through_shared
 from tilewave.passes.memory.stage_epilogue import StageEpilogue
@@ -86,6 +87,7 @@ def cpu(block: RegisterBlock, unit: int, formats: Mapping[str, PanelFormat]) -> 
         SplitTiles(block.rows, block.cols, block.lanes),
         PrepackOperands(block.rows, block.cols, unit, formats),
         simplify,  # after prepack_operands, because it folds the positions of blocks and panels
+        prefetch_results,  # after simplify, because it moves the positions of blocks before their K loops
         fold_trivial_loops,  # after simplify, because it computes the trip counts of blocks of known sizes
     )
 

@@ -77,6 +77,11 @@ def write_tile(body: TaskBody, op: ir.Write) -> None:
     body.tiles.write(body.values[op.memory], body.taken(op.at), op.axes, body.values[op.tile])
 
 
+def prefetch(body: TaskBody, op: ir.Prefetch) -> None:
+    place = body.values[op.memory]
+    body.tiles.prefetch(place, body.taken(op.at), op.axes, Tile(op.shape, place.dtype))
+
+
 def gather(body: TaskBody, op: ir.Gather) -> None:
     body.give(op, body.tiles.gather(body.values[op.memory], op.result.type, body.formula(op.where)))
 
@@ -189,6 +194,7 @@ LOWERINGS: Lowerings = {
     ir.Shift: shift,
     ir.Read: read,
     ir.Write: write_tile,
+    ir.Prefetch: prefetch,
     ir.Gather: gather,
     ir.Scatter: scatter,
     ir.ReadIndexed: read_indexed,
