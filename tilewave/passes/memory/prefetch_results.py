@@ -1,11 +1,11 @@
-"""Prefetch the memory of a sum's result before the K loop that computes it, so that it is in a cache when it is written.
+"""Prefetch the memory of a sum before the K loop that computes it, so that a cache has it when the sum is written.
 
                                        prefetch(%c, [%m, %n]) {axes = [0, 1], shape = [8, 48]}
 %sum = loop(%k_steps, [%zero]) …   →   %sum = loop(%k_steps, [%zero]) …
 write(%sum, %c, [%m, %n])              write(%sum, %c, [%m, %n])
 
-A short loop ends before a core has the lines that it writes: a product of 418 x 1659 x 240 with it takes 0.87 of the
-time (Xeon, avx512).
+A core otherwise waits for the lines that it writes: with it products of 1136 x 653 x 183 take 0.82 of the time, and of
+418 x 1659 x 240 0.92 (Xeon, avx512).
 """
 
 from __future__ import annotations
