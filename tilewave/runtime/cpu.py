@@ -18,7 +18,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.records import dataclass
 from tilewave.runtime.arrays import ArrayView
-from tilewave.runtime.pool import MAX_THREADS, launch_address
+from tilewave.runtime.pool import MAX_THREADS, launch_address, runner_on_numpy
 from tilewave.runtime.scratch import Scratch
 from tilewave.runtime.sizes import KEPT_CALLS
 
@@ -113,7 +113,9 @@ class CpuProgram:
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol("run")
         self._library = builder.link(_jit(), f"kernel_{next(_count)}")
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-        self.run: Callable[[int, int, int], None] = kind(self._library["run"])
+        self.run_address: int = self._library["run"]
+        self.run: Callable[[int, int, int], None] = kind(self.run_address)
+        self.run_on = runner_on_numpy()
         self.launcher = launch_address()
         self.words = ctypes.c_int64 * launch.words
         self._opening = Opening(launch.opening) if launch.opening else None
@@ -170,23 +172,33 @@ class CpuReplay:
         """The arguments of past calls, of which each call uses one: concurrent calls have separate ones."""
 
     def __call__(self, addresses: Iterable[int], threads: int) -> None:
-        program, sizes = self._program, self._sizes
+        def run(frame: _Frame, threads: int) -> None:
+            for place, address in zip(self._places, addresses, strict=True):
+                frame.words[place] = address
+            self._program.run(self._program.launcher, frame.address, threads)
+
+        self._run(run, threads)
+
+    def on(self, arrays: tuple[Any, ...], threads: int) -> None:
+        """Run the call on numpy arrays, whose addresses machine code reads."""
+        self._run(lambda frame, threads: self._program.run_on(frame.head_address, threads, arrays), threads)
+
+    def _run(self, run: Callable[[_Frame, int], None], threads: int) -> None:
+        """Have a frame run that is laid out for so many threads."""
+        sizes = self._sizes
         if sizes.workgroups < 2:
             threads = sizes.workgroups
         if not threads:
             return
-        region = _SCRATCH.take(sizes.packed_pages + threads * program.scratch_pages)
+        region = _SCRATCH.take(sizes.packed_pages + threads * self._program.scratch_pages)
         try:
             frame = self._frames.pop()
         except IndexError:
-            frame = _Frame(program.words(*self._words))
-        words = frame.words
+            frame = _Frame(self._program, self._words, self._places)
         if frame.memory_at != region.address:
-            words[len(self._words) :] = self._memory(region.address)
+            frame.words[len(self._words) :] = self._memory(region.address)
             frame.memory_at = region.address
-        for place, address in zip(self._places, addresses):  # noqa: B905  strict costs time, and they are counted
-            words[place] = address
-        program.run(program.launcher, frame.address, threads)
+        run(frame, threads)
         self._frames.append(frame)
         _SCRATCH.give(region)
 
@@ -202,10 +214,15 @@ class CpuReplay:
 class _Frame:
     """The arguments of one call in memory."""
 
-    __slots__ = ("address", "memory_at", "words")
+    __slots__ = ("address", "head", "head_address", "memory_at", "words")
 
-    def __init__(self, words: Any) -> None:
-        self.words, self.address = words, ctypes.addressof(words)
+    def __init__(self, program: CpuProgram, words: Sequence[int], places: Sequence[int]) -> None:
+        self.words = program.words(*words)
+        self.address = ctypes.addressof(self.words)
+        head = (program.run_address, program.launcher, self.address, len(places), *places)
+        self.head = (ctypes.c_int64 * len(head))(*head)
+        """What `pool.runner_on_numpy` reads."""
+        self.head_address = ctypes.addressof(self.head)
         self.memory_at = -1
         """The scratch memory that the words are for."""
 
