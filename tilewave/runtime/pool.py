@@ -103,7 +103,7 @@ work:
   ret void
 }
 
-; Run a kernel with arrays of numpy, a tuple of objects. The head of a call has its function, the launcher, its arguments,
+; Run a kernel with numpy arrays, a tuple of objects. The head of a call has its function, the launcher, its arguments,
 ; and the number of arrays; then, for each, the index of the argument that is its address.
 define void @run_on(ptr %head, i64 %threads, ptr %arrays) {
 entry:

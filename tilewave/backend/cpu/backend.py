@@ -46,6 +46,6 @@ class CpuBackend(Backend):
 
     def passes(self) -> tuple[Pass, ...]:
         with IMPORTING:
-            from tilewave.pipeline import lists  # noqa: PLC0415  all passes; running needs none of them
+            from tilewave.pipeline import cpu_lists as lists  # noqa: PLC0415  all passes; running needs none of them
 
         return lists.cpu_with_matrix_unit(RegisterBlock(1, 1, 1, 1), 1, {})

@@ -19,11 +19,10 @@ from tilewave.backend.cpu.instruction_sets import (
 )
 from tilewave.backend.protocol import Build, ReplayedCall
 from tilewave.errors import SavedKernelError, TargetError, here
-from tilewave.forks import cached_property
+from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
 from tilewave.lower.cpu.kernel import Lowered, lower, lower_with_lines
-from tilewave.pipeline import lists
 from tilewave.pipeline.runner import Step, run
 from tilewave.records import dataclass
 from tilewave.runtime.arrays import Parameter, numpy_data, quick_address
@@ -194,6 +193,9 @@ def build_cpu(tiles: Kernel, wanted: str | None, in_place: bool = False) -> CpuB
 
 
 def run_passes(tiles: Kernel, s: InstructionSet, in_place: bool = False) -> tuple[Kernel, tuple[Step, ...]]:
+    with IMPORTING:
+        from tilewave.pipeline import cpu_lists as lists  # noqa: PLC0415  code from the cache needs no passes
+
     if in_place:
         return run(tiles, lists.cpu_in_place(s.block(tiles)))
     passes = lists.cpu_with_matrix_unit if s.matrix_unit else lists.cpu

@@ -157,7 +157,8 @@ def panel(body: TaskBody, op: ir.ReadPanel) -> Panel:
     offset = f.value(f"add i64 {first}, {along}")
     element = in_memory(packed.dtype)
     pointer = f.value(f"getelementptr {element}, ptr {packed.pointer}, i64 {offset}")
-    return Panel(pointer, *op.result.type.shape[-2:], group, packed.dtype, rows)
+    *_, read_rows, depth_read = op.result.type.shape
+    return Panel(pointer, read_rows, depth_read, group, packed.dtype, rows)
 
 
 def loop(body: TaskBody, op: ir.Loop) -> None:
