@@ -196,7 +196,8 @@ class CpuReplay:
         except IndexError:
             frame = _Frame(self._program, self._words, self._places)
         if frame.memory_at != region.address:
-            frame.words[len(self._words) :] = self._memory(region.address)
+            for place, word in enumerate(self._memory(region.address), len(self._words)):
+                frame.words[place] = word
             frame.memory_at = region.address
         run(frame, threads)
         self._frames.append(frame)
