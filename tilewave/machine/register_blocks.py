@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewave.machine.matrix import largest_divisor
+from tilewave.records import dataclass
 
 VECTORS = 2
 """Vectors per row of a block of sums, where there are enough rows."""
