@@ -34,7 +34,7 @@ from tilewave.ir import ops
 from tilewave.ir.core import part_names
 from tilewave.ir.types import DType
 from tilewave.lang.mma_types import MMAType
-from tilewave.pipeline import lists, tile_level
+from tilewave.pipeline import cpu_lists, lists, tile_level
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -351,7 +351,7 @@ def test_the_language_reference_names_everything_public():
 def test_the_pass_documents_have_a_section_for_every_pass():
     pages = sorted(ROOT.glob("docs/internals/passes*.md"))
     heads = set().union(*(anchors(page.read_text()) for page in pages))
-    source = "".join(Path(module.__file__).read_text() for module in (tile_level, lists))
+    source = "".join(Path(module.__file__).read_text() for module in (tile_level, cpu_lists, lists))
     listed = re.findall(r"^from tilewave\.passes\.(?:\w+\.)*(\w+) import", source, re.MULTILINE)
     assert not sorted(set(listed) - heads)
 

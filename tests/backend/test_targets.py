@@ -1,6 +1,7 @@
 """A target has one home: its line in the table is all that the rest of the house needs to know of it."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -82,10 +83,24 @@ def test_a_build_has_what_its_target_says(target):
 
 
 def test_the_table_is_read_without_llvm_passes_or_drivers():
-    heavy = "llvmlite", "zipfile", "tilewave.pipeline.lists", "tilewave.emulator", "tilewave.runtime.cuda_driver"
+    passes = "tilewave.pipeline.lists", "tilewave.pipeline.cpu_lists"
+    heavy = "llvmlite", "zipfile", *passes, "tilewave.emulator", "tilewave.runtime.cuda_driver"
     script = f"import sys, tilewave.backend.targets; print({{*{heavy}}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_kernel_for_a_cpu_waits_for_no_pass_of_gpus():
+    lines = (
+        "import sys, numpy as np",
+        "from tilewave import ops",
+        "ops.matmul(np.ones((3, 4), np.float32), np.ones((4, 5), np.float32))",
+        "print('tilewave.pipeline.lists' in sys.modules, 'tilewave.pipeline.cpu_lists' in sys.modules)",
+    )
+    environment = {**os.environ, "TILEWAVE_CACHE_DIR": "off"}
+    asked = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "False True\n"
 
 
 @pytest.mark.parametrize(("chip", "like"), [("gfx90a", "gfx942"), ("sm_90", "sm_90a")])

@@ -75,6 +75,24 @@ def test_which_array_is_which_does_not_follow_from_where_they_are(looks):
     assert len(looks) == 1
 
 
+def test_an_address_off_cache_lines_needs_no_look(looks):
+    """No code of CPUs depends on it."""
+    shifted = floats(16 * 16 + 1)[1:].reshape(16, 16)
+    ops.softmax(floats(16, 16))
+    near(ops.softmax(shifted), softmax(shifted))
+    assert len(looks) == 1
+
+
+def test_an_address_off_elements_is_refused_though_one_of_its_layout_was_taken():
+    whole, other = floats(16, 16), floats(16, 16)
+    odd = np.frombuffer(b"\0" + other.tobytes(), np.float32, 256, 1).reshape(16, 16)
+    assert not odd.flags.aligned
+    for x in (whole, odd.copy()):
+        near(ops.matmul(x, other), x.astype(float) @ other)
+    with pytest.raises(CallError, match="no multiples of 4 bytes"):
+        ops.matmul(odd, other)
+
+
 @pytest.mark.parametrize(
     "otherwise",
     [
@@ -86,10 +104,9 @@ def test_which_array_is_which_does_not_follow_from_where_they_are(looks):
         floats(16, 20)[:, :16],
         floats(16, 16)[::-1],
         np.broadcast_to(floats(16), (16, 16)),
-        floats(16 * 16 + 1)[1:].reshape(16, 16),
         floats(2, 16, 16),
     ],
-    ids=["longer", "wider", "f64", "transposed", "gaps", "narrow gaps", "backwards", "repeated", "shifted", "stacked"],
+    ids=["longer", "wider", "f64", "transposed", "gaps", "narrow gaps", "backwards", "repeated", "stacked"],
 )
 def test_what_lies_otherwise_is_looked_at(otherwise, looks):
     ops.softmax(floats(16, 16))

@@ -28,6 +28,7 @@ from tilewave.ir.types import Memory as IrMemory
 from tilewave.ir.verify import verify
 from tilewave.mapping import grouped
 from tilewave.passes.memory.prepack_operands import PanelFormat, PrepackOperands
+from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
 from tilewave.passes.tile.simplify import simplify
 from tilewave.passes.tile.split_tiles import SplitTiles
 
@@ -256,8 +257,33 @@ def test_a_packed_operand_is_what_its_cast_makes_of_every_number(stored, taken):
 def test_a_format_that_loses_digits_is_refused():
     with pytest.raises(AssertionError, match="panels of f16 do not hold every f32"):
         PrepackOperands(8, 8, 8, {"f32": PanelFormat("f16", 1)})
-    with pytest.raises(AssertionError, match="a unit of 6 is no multiple of 4"):
-        PrepackOperands(8, 8, 6, {"i8": PanelFormat("i8", 4)})
+
+
+def test_a_step_is_a_multiple_of_the_unit_and_of_the_groups():
+    kernel = compiled(gemm(f16, f32), subs=sizes(16, 16, 64, 16, 16, 32)).kernel
+    packed = PrepackOperands(16, 16, 6, {"f16": PanelFormat("f32", 4)})(kernel)
+    assert {op.result.type.shape for op in walk(packed.body) if isinstance(op, ops.ReadPanel)} == {(16, 12)}
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 33, 48, 49, 64, 80, 97, 144])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_the_last_columns_are_a_block_of_fewer_vectors(columns, is_open):
+    """Each width of blocks has a loop, and known sizes have those that they need."""
+    known = sizes(5, columns, 7, 8, 96, 8)
+    kernel = compiled(gemm(f32, f32), subs={s: n for s, n in known.items() if not (is_open and s == N)}).kernel
+    after = fold_trivial_loops(simplify(PrepackOperands(8, 48, 1, FORMATS)(SplitTiles(8, 48, 16)(kernel))))
+    rng = np.random.default_rng(columns)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((5, 7), (columns, 7)))
+    c = poisoned((5, columns), f32)
+    interpret(verify(after), [a, b, c], {"N": columns} if is_open else {})
+    np.testing.assert_array_equal(c, a @ b.T)
+    widths = {shape[1] for shape in written_shapes(after)}
+    vectors = -(-columns // 16)
+    rest = 16 * (vectors % 3)
+    is_known = not is_open and columns <= 96  # of one tile
+    assert widths == ({48, 32, 16} if not is_known else {*[48] * (vectors > 2), *[rest] * (rest > 0)})
+    rows = {op.result.type.extents[-2] for op in walk(after.body) if isinstance(op, ops.Prepack)}
+    assert len(rows) == 2  # both operands are packed once
 
 
 # -- kernels that stay as they are ----------------------------------------------------------------------------------
@@ -481,11 +507,11 @@ def programs(draw):
 sizes_of_blocks = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
 
-@given(programs(), sizes_of_blocks, st.integers(1, 2), st.integers(1, 3), st.sampled_from([(), (simplify,)]))
+@given(programs(), sizes_of_blocks, st.integers(0, 2), st.integers(1, 2), st.integers(1, 3), st.booleans())
 @settings(max_examples=examples(120))
-def test_random_tile_programs_keep_their_meaning(kernel, block, group, groups, first):
+def test_random_tile_programs_keep_their_meaning(kernel, block, lanes, group, groups, is_simple):
     pack = PrepackOperands(*block, group * groups, {"f32": PanelFormat("f32", group)})
-    check_passes(verify(kernel), {}, [*first, SplitTiles(*block), pack, simplify])
+    check_passes(verify(kernel), {}, [*[simplify] * is_simple, SplitTiles(*block, lanes), pack, simplify])
 
 
 @given(programs(), sizes_of_blocks)

@@ -15,7 +15,7 @@ from tilewave.ir.constraint_locations import Places
 from tilewave.ir.rewrite import unnamed
 from tilewave.lower.cpu.kernel import lower
 from tilewave.machine.chips import CHIPS, SM_90A
-from tilewave.pipeline import lists
+from tilewave.pipeline import cpu_lists, lists
 from tilewave.pipeline.runner import numbered_apart, pass_name, run
 from tilewave.pipeline.why import Why
 from tilewave.runtime.cache import compile_key
@@ -57,7 +57,9 @@ def on_cpu(dtype):
 
 
 def of_cpu(s):
-    return (lists.cpu_with_matrix_unit if s.matrix_unit else lists.cpu)(s.rows, s.cols, s.unit, s.panel_formats())
+    return (cpu_lists.cpu_with_matrix_unit if s.matrix_unit else cpu_lists.cpu)(
+        s.block(tiles().kernel), s.unit, s.panel_formats()
+    )
 
 
 LISTS = {

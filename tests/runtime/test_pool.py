@@ -630,68 +630,51 @@ def holds(address, size, byte):
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 4096, 4097, 1 << 20, 3 << 20])
-def test_every_worker_has_a_buffer_of_its_own(size):
-    with Scratch().lease(3, size) as memory:
-        buffers = [memory.address + worker * memory.stride_bytes for worker in range(3)]
-        for worker, buffer in enumerate(buffers):
-            assert buffer % 4096 == 0
-            fill(buffer, size, worker)
-        assert all(holds(buffer, size, worker) for worker, buffer in enumerate(buffers))
+def test_every_launch_has_memory_of_its_own(size):
+    scratch = Scratch()
+    regions = [scratch.take(size) for _ in range(3)]
+    for number, region in enumerate(regions):
+        assert region.address % 4096 == 0
+        fill(region.address, size, number)
+    assert all(holds(region.address, size, number) for number, region in enumerate(regions))
 
 
-def test_a_large_buffer_starts_on_a_huge_page(monkeypatch):
+def test_a_large_region_starts_on_a_huge_page(monkeypatch):
     map_memory = mmap.mmap
     # A length that the system itself would not align.
     monkeypatch.setattr(mmap, "mmap", lambda file, size, **how: map_memory(file, size + 4096, **how))
     scratch = Scratch()
-    leases = [scratch.lease(1, 6 << 20) for _ in range(5)]
-    assert [lease.address % (2 << 20) for lease in leases] == [0] * 5
-    for lease in leases:
-        fill(lease.address, 6 << 20, 1)
+    regions = [scratch.take(6 << 20) for _ in range(5)]
+    assert [region.address % (2 << 20) for region in regions] == [0] * 5
+    for region in regions:
+        fill(region.address, 6 << 20, 1)
 
 
 def test_memory_is_used_again_and_grows():
     scratch = Scratch()
-    with scratch.lease(2, 10_000) as memory:
-        first = memory.address
-    with scratch.lease(3, 5_000) as memory:
-        assert memory.address == first
-    with scratch.lease(2, 4 << 20) as memory:
-        large = memory.address
-        fill(large, 8 << 20, 1)
-    with scratch.lease(2, 10_000) as memory:
-        assert memory.address == large
+    first = scratch.take(20_000)
+    scratch.give(first)
+    assert scratch.take(15_000) is first
+    scratch.give(first)
+    large = scratch.take(8 << 20)
+    fill(large.address, 8 << 20, 1)
+    scratch.give(large)
+    assert scratch.take(20_000) is large
 
 
-def test_two_leases_at_one_time_have_two_memories():
-    scratch = Scratch()
-    with scratch.lease(1, 100) as one, scratch.lease(1, 100) as other:
-        fill(one.address, 100, 1)
-        fill(other.address, 100, 2)
-        assert holds(one.address, 100, 1)
-
-
-def test_a_lease_ends_with_its_block_whatever_happens_in_it():
-    scratch = Scratch()
-    with pytest.raises(ZeroDivisionError), scratch.lease(1, 100) as memory:
-        first = memory.address
-        raise ZeroDivisionError
-    with scratch.lease(1, 100) as memory:
-        assert memory.address == first
-
-
-def test_leases_of_many_threads_do_not_mix():
+def test_regions_of_many_threads_do_not_mix():
     scratch = Scratch()
 
     def caller(byte):
         choose = random.Random(byte)
         for _ in range(200):
             size = choose.choice([10, 5_000, 100_000])
-            with scratch.lease(2, size) as memory:
-                fill(memory.address, memory.stride_bytes + size, byte)
-                time.sleep(0)
-                if not holds(memory.address, memory.stride_bytes + size, byte):
-                    return False
+            region = scratch.take(size)
+            fill(region.address, size, byte)
+            time.sleep(0)
+            if not holds(region.address, size, byte):
+                return False
+            scratch.give(region)
         return True
 
     with ThreadPoolExecutor(8) as callers:
@@ -700,16 +683,15 @@ def test_leases_of_many_threads_do_not_mix():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_child_writes_into_memory_of_its_own():
-    scratch = Scratch()
-    with scratch.lease(1, 100) as memory:
-        fill(memory.address, 100, 1)
+    region = Scratch().take(100)
+    fill(region.address, 100, 1)
 
-        def overwrite():
-            fill(memory.address, 100, 2)
-            return True
+    def overwrite():
+        fill(region.address, 100, 2)
+        return True
 
-        assert in_child(overwrite)
-        assert holds(memory.address, 100, 1)
+    assert in_child(overwrite)
+    assert holds(region.address, 100, 1)
 
 
 def mapped_bytes():
@@ -720,19 +702,17 @@ def mapped_bytes():
 def test_memory_goes_back_to_the_system():
     scratch = Scratch()
     before = mapped_bytes()
-    with scratch.lease(1, 1 << 30):
-        pass
-    with scratch.lease(1, 2 << 30):
-        pass
+    for size in (1 << 30, 2 << 30):
+        scratch.give(scratch.take(size))
     assert (2 << 30) <= mapped_bytes() - before < (3 << 30)
     scratch.free()
     assert mapped_bytes() - before < (1 << 29)
 
 
 @pytest.mark.parametrize("size", [1 << 60, 1 << 70])
-def test_a_lease_of_more_than_there_is_says_so(size):
+def test_a_region_of_more_than_there_is_says_so(size):
     with pytest.raises(MemoryError, match=f"no room for {size:,} bytes of scratch memory"):
-        Scratch().lease(1, size)
+        Scratch().take(size)
 
 
 # Other machines, long runs ------------------------------------------------------------------------------------------

@@ -35,11 +35,11 @@ def overlay(run: TileRun, op: ir.Overlay) -> tuple[Any, ...]:
 
 
 def read_panel(run: TileRun, op: ir.ReadPanel) -> tuple[Any, ...]:
-    *batch, panel, first = (run.env[v] for v in op.at)
+    *where, first = (run.env[v] for v in op.at)
     shape = op.result.type.shape
-    where = (*batch, panel)
-    rows = run.env[op.memory].data[where].swapaxes(0, 1).reshape(shape[-2], -1)
-    return (rows[:, first : first + shape[-1]].reshape(shape),)
+    panel_rows = run.env[op.memory].data[tuple(where)].swapaxes(0, 1)
+    rows = panel_rows.reshape(len(panel_rows), -1)
+    return (rows[: shape[-2], first : first + shape[-1]].reshape(shape),)
 
 
 def prepack(run: TileRun, op: ir.Prepack) -> tuple[Any, ...]:

@@ -267,6 +267,7 @@ MEANINGS: dict[type[Op], Meaning] = {
     ir.PassTurn: pass_turn,
     ir.Allocate: allocate,
     ir.Overlay: overlay,
+    ir.Prefetch: lambda run, op: (),
     ir.Prepack: prepack,
     ir.ReadPanel: read_panel,
     ir.Read: read,

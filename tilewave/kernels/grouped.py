@@ -36,8 +36,8 @@ COLUMNS, NARROW_COLUMNS, DEPTH_BYTES = 256, 128, 128
 """The columns of tiles of 16-bit elements, and of wider ones, whose products matrix units compute more slowly."""
 BAND = 3
 """The most tiles of rows of a group that are computed for all columns before the next ones: their rows and weights stay
-in L2 meanwhile, the better the nearer their workgroups are. H200, 64 uneven groups, relative to torch with bands of 2, 3,
-4 and 8: 1.17, 1.17, 1.14, 1.13 for N 2048 and K 7168, 1.21, 1.25, 1.20, 1.21 for N 7168 and K 2048."""
+in L2 meanwhile, the better the nearer their workgroups are. H200, 64 uneven groups, relative to torch with bands of 2,
+3, 4 and 8: 1.17, 1.17, 1.14, 1.13 for N 2048 and K 7168, 1.21, 1.25, 1.20, 1.21 for N 7168 and K 2048."""
 SHAPES = "x [T, K], w [G, N, K], ends [G], y [T, N], bias [G, N], scales [T]"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewave.machine.matrix import largest_divisor
+from tilewave.records import dataclass
 
 VECTORS = 2
 """Vectors per row of a block of sums, where there are enough rows."""
@@ -10,6 +11,21 @@ FEW_ROWS = 2
 """Up to this many rows do not pay for transposing b."""
 STREAMS = 4
 """Rows or columns that are read in parallel along k."""
+
+
+PART_VECTORS = 8
+"""Vectors of a row of a tile that is reduced part by part."""
+
+
+@dataclass(frozen=True)
+class RegisterBlock:
+    """The largest block of sums in registers: rows x cols, of vectors of `lanes`."""
+
+    rows: int
+    cols: int
+    lanes: int
+    part: int
+    """Elements of a part of a row that is reduced."""
 
 
 def runs_along_depth(lanes: int, rows: int, columns: int, is_transposed: bool) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from numpy import ndarray
+
 from tilewave.errors import CallError, here
 from tilewave.kernels.activations import activation_named
 from tilewave.kernels.attentions import AttentionAsked
@@ -30,16 +32,19 @@ from tilewave.ops import dropouts, gates, grouped, indexed, losses, preload, pro
 from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary, are_torchs, folded, taken, torch_operators
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.attending import attention_kernel_of
+from tilewave.ops.digits import Digits
 from tilewave.ops.indexed import axis_of
 from tilewave.ops.mixture import counting_sort as counting_sort
 from tilewave.ops.mixture import moe as moe
 from tilewave.ops.operation import Operation
-from tilewave.ops.plans import Operated
+from tilewave.ops.plans import NOT_MADE, Operated
 from tilewave.ops.results import want_shape
 
 
 def _matmul(a: Array, b: Array, *, out: Array | None = None) -> Array:
     """a · b, with batches and broadcasting as `torch.matmul` has them."""
+    if type(a) is ndarray and (found := products.matmul.replayed((a, b, out), Digits.ALL)) is not NOT_MADE:
+        return found
     if are_torchs(a, b):
         return torch_operators().matmul(a, b, out)
     lib, arrays = taken(products.matmul.arguments, a, b, out)
@@ -56,6 +61,12 @@ def _linear(
     out: Array | None = None,
 ) -> Array:
     """activation(x · weightᵀ + bias) + residual; an activation is gelu, gelu_tanh, relu or silu."""
+    if (
+        type(x) is ndarray
+        and (found := products.linear.replayed((x, weight, bias, residual, out), activation, False, Digits.ALL))
+        is not NOT_MADE
+    ):
+        return found
     if activation is not None:
         activation_named("linear", activation)
     if are_torchs(x, weight):

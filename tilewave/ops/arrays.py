@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from math import gcd, prod
+from math import prod
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -18,9 +18,9 @@ import numpy as np
 from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
 from tilewave.hooks import Hooks
-from tilewave.ir.types import DTYPES, INTERNAL, WIDEST_BYTES, DType
+from tilewave.ir.types import DTYPES, INTERNAL, DType
 from tilewave.ops.digits import Digits
-from tilewave.runtime.arrays import HOST, numpy_address, view
+from tilewave.runtime.arrays import HOST, view
 from tilewave.runtime.dynamic_calls import Allocation, DynamicCalls
 from tilewave.runtime.foreign_arrays import library
 from tilewave.runtime.remedies import as_array, described
@@ -111,16 +111,7 @@ class NumpyLike:
         return view(array).pointer
 
     def layout(self, arrays: tuple[Array | None, ...]) -> Any:
-        found: list[Any] = []
-        for array in arrays:
-            if array is None:
-                found.append(None)
-            elif type(array) is np.ndarray:
-                grain = gcd(numpy_address(array), WIDEST_BYTES)
-                found.append((array.shape, array.strides, array.dtype, grain, array.flags.writeable))
-            else:
-                return None
-        return tuple(found)
+        return numpy_layout(arrays)
 
     def allocation(self, like: Array) -> Callable[[], Array]:
         return partial(self.module.empty, like.shape, like.dtype)
@@ -142,6 +133,25 @@ class NumpyLike:
 
 
 NUMPY = NumpyLike(np)
+_ndarray = np.ndarray
+_CHECKED_FLAGS = 0x500
+"""numpy's flags ALIGNED and WRITEABLE, which decide whether a kernel takes an array."""
+
+
+def numpy_layout(arrays: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return a key that is equal for numpy arrays of equal layouts, or None for each; None where one is no such array.
+
+    No kernel for a host depends on the alignment of addresses.
+    """
+    found: list[Any] = []
+    for array in arrays:
+        if type(array) is _ndarray:
+            found.append((array.shape, array.strides, array.dtype, array.flags.num & _CHECKED_FLAGS))
+        elif array is None:
+            found.append(None)
+        else:
+            return None
+    return tuple(found)
 
 
 # collapsed axes -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ FEWER_DIGITS = {F32: MMAType.F32_64xNx8_TF32}
 class Digits(Enum):
     """The precision that products may use for their operands."""
 
+    __hash__ = object.__hash__  # an Enum's own is a Python function, which each call of an operation would wait for
+
     ALL = "all"
     FEWER = "fewer"
     """Drop low bits where the chip has no instruction that keeps them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tilewave.analysis.l2_residency import NOTHING_STREAMED, Streamed
 from tilewave.ir.constraint_locations import Places
@@ -36,7 +36,6 @@ from tilewave.passes.memory.multicast_loads import MulticastLoads
 from tilewave.passes.memory.order_tma_loads import OrderTmaLoads
 from tilewave.passes.memory.pack_unaligned import PackUnaligned
 from tilewave.passes.memory.place_barriers import place_barriers
-from tilewave.passes.memory.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.memory.shift_through_shared import shift_through_shared
 from tilewave.passes.memory.stage_epilogue import StageEpilogue
 from tilewave.passes.memory.stage_shared import StageShared
@@ -72,36 +71,8 @@ from tilewave.passes.tile.pad_rows import PadRows
 from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
 from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
-from tilewave.passes.tile.split_tiles import SplitTiles
-from tilewave.passes.tile.tile_reductions import TileReductions
 from tilewave.passes.tile.transpose_mma import TransposeMma
-from tilewave.passes.tile.use_matrix_unit import use_matrix_unit
 from tilewave.pipeline.runner import Pass
-
-
-def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
-    """Return the passes from whole tiles to register blocks of `rows` x `cols`."""
-    return (
-        serialize_split_k,  # first, because later passes expect K loops that are not split
-        skip_empty_tiles,  # before tile_reductions, which writes to memories of a workgroup
-        TileReductions(4 * cols, 8),  # before split_tiles, because it leaves tiles of other shapes
-        SplitTiles(rows, cols),  # before prepack_operands, because the size of a block decides the panels
-        PrepackOperands(rows, cols, unit, formats),
-        simplify,  # after prepack_operands, because it folds the positions of blocks and panels
-    )
-
-
-def cpu_in_place(cols: int) -> tuple[Pass, ...]:
-    """Return the passes for small products, which read operands in place: packing would cost more than the product.
-
-    Tiles stay whole, and what a step transposes of them is transposed once for all of its rows.
-    """
-    return (serialize_split_k, skip_empty_tiles, fold_trivial_loops, TileReductions(4 * cols, 8), simplify)
-
-
-def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
-    """Return the passes of `cpu`, with accumulators in the registers of a matrix unit."""
-    return (*cpu(rows, cols, unit, formats), use_matrix_unit)  # after prepack_operands, because it needs panels
 
 
 def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:

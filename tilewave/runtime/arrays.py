@@ -114,7 +114,8 @@ def _from_numpy(array: Any) -> ArrayView:
     return ArrayView(numpy_address(array), _shape_of(array), _strides_of(array), dtype, HOST, readonly, array)
 
 
-def _data_at(array: NDArray) -> int:
+def numpy_data(array: NDArray) -> int:
+    """Return a numpy array's address, which is where `_PROBE` has it."""
     return _word_at(id(array) + _HEADER_BYTES).value
 
 
@@ -132,7 +133,7 @@ _HEADER_BYTES = object.__basicsize__
 _word_at = ctypes.c_size_t.from_address
 # A view whose data pointer is not its base's: a numpy with another struct shows here, and is read the slow way.
 _PROBE = np.zeros((3, 5), np.float32)[1:, ::-1]
-numpy_address = _data_at if _data_at(_PROBE) == _data_asked(_PROBE) else _data_asked
+numpy_address = numpy_data if numpy_data(_PROBE) == _data_asked(_PROBE) else _data_asked
 _new, _ndarray = object.__new__, np.ndarray
 
 

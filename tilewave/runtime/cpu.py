@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import accumulate
 from math import prod
@@ -18,13 +18,11 @@ from tilewave.ir.parse import parse
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.records import dataclass
 from tilewave.runtime.arrays import ArrayView
-from tilewave.runtime.pool import launch_address
+from tilewave.runtime.pool import MAX_THREADS, launch_address, runner_on_numpy
 from tilewave.runtime.scratch import Scratch
 from tilewave.runtime.sizes import KEPT_CALLS
 
 PAGE_BYTES = 4096
-KEPT_BYTES = 1 << 18
-"""Memory up to this stays with a kernel between calls; more is leased from the scratch of all kernels."""
 
 
 @dataclass(frozen=True)
@@ -115,21 +113,21 @@ class CpuProgram:
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol("run")
         self._library = builder.link(_jit(), f"kernel_{next(_count)}")
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-        self._run = kind(self._library["run"])
-        self._launcher = launch_address()
-        self._words = ctypes.c_int64 * launch.words
+        self.run_address: int = self._library["run"]
+        self.run: Callable[[int, int, int], None] = kind(self.run_address)
+        self.run_on = runner_on_numpy()
+        self.launcher = launch_address()
+        self.words = ctypes.c_int64 * launch.words
         self._opening = Opening(launch.opening) if launch.opening else None
-        self._known = CallSizes((), launch.packed_bytes, 1)
-        self._scratch_pages = _pages(launch.scratch_bytes)
+        self._known = CallSizes((), launch.packed_bytes, MAX_THREADS)  # the launcher knows the number of workgroups
+        self.scratch_pages = _pages(launch.scratch_bytes)
         self._strides: dict[tuple[tuple[int, ...], int], list[int]] = {}
-        self._given = launch.scratch_slot - len(launch.packed_slots)
-        self._frames: list[_Frame] = []
 
     def __call__(self, views: Sequence[ArrayView], numbers: Sequence[int], threads: int) -> None:
         self.call(self.words_of(views), numbers, threads)
 
     def words_of(self, views: Sequence[ArrayView]) -> list[int]:
-        """Return the argument words of the arrays, which precede the scalars; frames compare the list by identity."""
+        """Return the argument words of the arrays, which precede the scalars."""
         words: list[int] = []
         for view, item in zip(views, self.launch.item_bytes):  # noqa: B905  strict costs time, and they are counted
             words.append(view.pointer)
@@ -139,29 +137,22 @@ class CpuProgram:
 
     def call(self, words: list[int], numbers: Sequence[int], threads: int) -> None:
         """Run the kernel on the arrays of `words_of`."""
-        sizes = self._known
-        if self._opening:
-            sizes = self._opening.of(tuple(numbers))
-            if sizes.workgroups < 2:
-                threads = sizes.workgroups
-            numbers = self._opening.passed(tuple(numbers), sizes)
-        if not threads:
-            return
-        each = self._scratch_pages
-        needed = sizes.packed_pages + threads * each
-        if needed <= KEPT_BYTES:
-            self._call_kept(words, numbers, sizes, threads, needed)
-            return
-        words = [*words, *numbers]
-        with _SCRATCH.lease(1, needed) as lease:
-            laid_out = self._words(*words, *self._memory(lease.address, sizes, each))
-            self._run(self._launcher, ctypes.addressof(laid_out), threads)
+        sizes, passed = self._sized(tuple(numbers))
+        CpuReplay(self, [*words, *passed], [], sizes)((), threads)
 
-    def replay(self, views: Sequence[ArrayView]) -> CpuReplay:
+    def _sized(self, numbers: tuple[int, ...]) -> tuple[CallSizes, tuple[int, ...]]:
+        """Return the launch for the numbers of a call, and these numbers with what it computes."""
+        if self._opening is None:
+            return self._known, numbers
+        sizes = self._opening.of(numbers)
+        return sizes, self._opening.passed(numbers, sizes)
+
+    def replay(self, views: Sequence[ArrayView], numbers: Sequence[int]) -> CpuReplay:
         """Return the replayed call for arrays with the layout of `views`, at any addresses."""
         ranks = [len(view.strides) for view in views]
         places = [*accumulate((1 + rank for rank in ranks[:-1]), initial=0)]
-        return CpuReplay(self, self.words_of(views), places)
+        sizes, passed = self._sized(tuple(numbers))
+        return CpuReplay(self, [*self.words_of(views), *passed], places, sizes)
 
     def _in_elements(self, strides: tuple[int, ...], item: int) -> list[int]:
         """Return strides in elements, as machine code counts them, and store them for the next calls."""
@@ -170,64 +161,71 @@ class CpuProgram:
         found = self._strides[strides, item] = [stride // item for stride in strides]
         return found
 
-    def _call_kept(self, words: list[int], numbers: Sequence[int], sizes: CallSizes, threads: int, needed: int) -> None:
-        """Make a call whose memory is small enough to keep for the next one; concurrent calls have separate memory."""
+
+class CpuReplay:
+    """A call whose arrays have a known layout, for arrays at any addresses."""
+
+    def __init__(self, program: CpuProgram, words: list[int], places: list[int], sizes: CallSizes) -> None:
+        """`words` are the arguments of a call with this layout; `places` are the positions of addresses among them."""
+        self._program, self._words, self._places, self._sizes = program, words, places, sizes
+        self._frames: list[_Frame] = []
+        """The arguments of past calls, of which each call uses one: concurrent calls have separate ones."""
+
+    def __call__(self, addresses: Iterable[int], threads: int) -> None:
+        def run(frame: _Frame, threads: int) -> None:
+            for place, address in zip(self._places, addresses, strict=True):
+                frame.words[place] = address
+            self._program.run(self._program.launcher, frame.address, threads)
+
+        self._run(run, threads)
+
+    def on(self, arrays: tuple[Any, ...], threads: int) -> None:
+        """Run the call on numpy arrays, whose addresses machine code reads."""
+        self._run(lambda frame, threads: self._program.run_on(frame.head_address, threads, arrays), threads)
+
+    def _run(self, run: Callable[[_Frame, int], None], threads: int) -> None:
+        """Have a frame run that is laid out for so many threads."""
+        sizes = self._sizes
+        if sizes.workgroups < 2:
+            threads = sizes.workgroups
+        if not threads:
+            return
+        region = _SCRATCH.take(sizes.packed_pages + threads * self._program.scratch_pages)
         try:
             frame = self._frames.pop()
         except IndexError:
-            frame = _Frame.new(self._words, needed)
-        if frame.bytes < needed:
-            frame = _Frame.new(self._words, needed)
-        if frame.laid_out_for is not sizes:
-            frame.words[self._given :] = self._memory(frame.memory_address, sizes, self._scratch_pages)
-            frame.laid_out_for = sizes
-        if frame.holds is not words or frame.numbers is not numbers:
-            frame.words[: self._given] = [*words, *numbers]
-            frame.holds, frame.numbers = words, numbers
-        self._run(self._launcher, frame.address, threads)
+            frame = _Frame(self._program, self._words, self._places)
+        if frame.memory_at != region.address:
+            for place, word in enumerate(self._memory(region.address), len(self._words)):
+                frame.words[place] = word
+            frame.memory_at = region.address
+        run(frame, threads)
         self._frames.append(frame)
+        _SCRATCH.give(region)
 
-    def _memory(self, at: int, sizes: CallSizes, each: int) -> list[int]:
+    def _memory(self, at: int) -> list[int]:
         """Return the words after the caller's: the address of each packed operand, then scratch and its stride."""
         words = []
-        for size in sizes.packed_bytes:
+        for size in self._sizes.packed_bytes:
             words.append(at)
             at += _pages(size)
-        return [*words, at, each]
-
-
-class CpuReplay:
-    """A replayed call, in which only addresses and numbers are new."""
-
-    def __init__(self, program: CpuProgram, words: list[int], places: list[int]) -> None:
-        """`words` are the argument words of arrays with this layout; `places` are the positions of their addresses."""
-        self._program, self._words, self._places = program, words, places
-
-    def __call__(self, addresses: Iterable[int], numbers: tuple[int, ...], threads: int) -> None:
-        words = self._words.copy()
-        for place, address in zip(self._places, addresses):  # noqa: B905  strict costs time, and they are counted
-            words[place] = address
-        self._program.call(words, numbers, threads)
+        return [*words, at, self._program.scratch_pages]
 
 
 class _Frame:
-    """The arguments of one call in memory, and its small scratch memory."""
+    """The arguments of one call in memory."""
 
-    __slots__ = ("address", "bytes", "holds", "laid_out_for", "memory", "memory_address", "numbers", "words")
+    __slots__ = ("address", "head", "head_address", "memory_at", "words")
 
-    def __init__(self, words: Any, memory: Any, size: int) -> None:
-        self.words, self.memory, self.bytes = words, memory, size
-        self.address = ctypes.addressof(words)
-        start = ctypes.addressof(memory)
-        self.memory_address = -(-start // PAGE_BYTES) * PAGE_BYTES
-        self.laid_out_for: CallSizes | None = None
-        self.holds: list[int] | None = None
-        """The list that `words` was filled from; with `numbers` it shows whether the next call can reuse the frame."""
-        self.numbers: Sequence[int] | None = None
-
-    @staticmethod
-    def new(kind: Any, size: int) -> _Frame:
-        return _Frame(kind(), ctypes.create_string_buffer(size + PAGE_BYTES), size)
+    def __init__(self, program: CpuProgram, words: Sequence[int], places: Sequence[int]) -> None:
+        self.words = program.words(*words)
+        self.address = ctypes.addressof(self.words)
+        head = (program.run_address, program.launcher, self.address, len(places), *places)
+        self.head = (ctypes.c_int64 * len(head))(*head)
+        """What `pool.runner_on_numpy` reads."""
+        self.head_address = ctypes.addressof(self.head)
+        self.memory_at = -1
+        """The scratch memory that the words are for."""
 
 
 def _pages(size: int) -> int:

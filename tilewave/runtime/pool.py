@@ -26,6 +26,7 @@ import ctypes
 import os
 import platform
 import signal
+from collections.abc import Callable
 from string import Template
 from typing import Any
 
@@ -99,6 +100,40 @@ work:
   %crew = phi ptr [ null, %entry ], [ %hired, %hire ]
   call void @work(ptr %job, i64 0)
   call void @dismiss(ptr %crew, ptr %job)
+  ret void
+}
+
+; Run a kernel with numpy arrays, a tuple of objects. The head of a call has its function, the launcher, its arguments,
+; and the number of arrays; then, for each, the index of the argument that is its address.
+define void @run_on(ptr %head, i64 %threads, ptr %arrays) {
+entry:
+  %run = load ptr, ptr %head
+  %launcher.at = getelementptr ptr, ptr %head, i64 1
+  %launcher = load ptr, ptr %launcher.at
+  %args.at = getelementptr ptr, ptr %head, i64 2
+  %args = load ptr, ptr %args.at
+  %count.at = getelementptr i64, ptr %head, i64 3
+  %count = load i64, ptr %count.at
+  br label %look
+look:
+  %i = phi i64 [ 0, %entry ], [ %next, %place ]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %place, label %ready
+place:
+  %item = add i64 %i, $first_item
+  %array.at = getelementptr ptr, ptr %arrays, i64 %item
+  %array = load ptr, ptr %array.at
+  %data.at = getelementptr i8, ptr %array, i64 $array_header
+  %data = load i64, ptr %data.at
+  %index.at = getelementptr i64, ptr %count.at, i64 1
+  %index.of = getelementptr i64, ptr %index.at, i64 %i
+  %index = load i64, ptr %index.of
+  %word = getelementptr i64, ptr %args, i64 %index
+  store i64 %data, ptr %word
+  %next = add i64 %i, 1
+  br label %look
+ready:
+  call void %run(ptr %launcher, ptr %args, i64 %threads)
   ret void
 }
 
@@ -427,9 +462,12 @@ class _Native:
         )
         jit = llvm.create_lljit_compiler(machine)
         builder = llvm.JITLibraryBuilder().add_ir(_text()).add_current_process()
-        code = builder.export_symbol("launch").export_symbol("forget").link(jit, "pool")
+        for name in ("launch", "forget", "run_on"):
+            builder = builder.export_symbol(name)
+        code = builder.link(jit, "pool")
         self.address: int = code["launch"]
         self.launch = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)(self.address)
+        self.run_on = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.py_object)(code["run_on"])
         os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(code["forget"]))
         code.detach()
         jit.detach()
@@ -440,6 +478,8 @@ def _text() -> str:
     pause = _PAUSES.get(platform.machine())
     return _IR.substitute(
         max_threads=MAX_THREADS,
+        first_item=tuple.__basicsize__ // ctypes.sizeof(ctypes.c_void_p),
+        array_header=object.__basicsize__,
         spin_rounds=_SPIN_ROUNDS,
         pause=f"call void {pause}" if pause else "",
         sig_setmask=int(signal.SIG_SETMASK),
@@ -471,6 +511,12 @@ def launch(task: int, args: int, tasks: int, threads: int) -> None:
     (_natives[0] if _natives else _native()).launch(task, args, tasks, threads)
 
 
+def runner_on_numpy() -> Callable[[int, int, tuple[Any, ...]], None]:
+    """Return a function that runs a call on numpy arrays: the address of its head, threads, and the arrays."""
+    found: Callable[[int, int, tuple[Any, ...]], None] = _native().run_on
+    return found
+
+
 def launch_address() -> int:
     """Return the launcher's address for machine code: void(ptr task, ptr args, i64 tasks, i64 threads)."""
     return _native().address
@@ -485,15 +531,24 @@ _SPELLED: Any = os.environ.encodekey(_THREADS) if "_data" in vars(os.environ) el
 
 def default_threads() -> int:
     """Return TILEWAVE_NUM_THREADS, or the number of cores that this process may use."""
-    if _SPELLED not in _SETTINGS:
+    setting = _SETTINGS.get(_SPELLED)
+    if setting is None:
         return min(_cores(), MAX_THREADS)
+    return _threads_asked.get(setting) or _asked_threads(setting)
+
+
+_threads_asked: dict[Any, int] = {}
+"""By settings that were read before, as the environment spells them."""
+
+
+def _asked_threads(setting: Any) -> int:
     wanted = os.environ[_THREADS]
     if not (wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= MAX_THREADS):
         raise TilewaveError(
             f"TILEWAVE_NUM_THREADS is {wanted!r}, which is no number of threads",
             remedy=f"set it to a whole number from 1 to {MAX_THREADS}, or unset it for one thread per core",
         )
-    return int(wanted)
+    return _threads_asked.setdefault(setting, int(wanted))
 
 
 def _cores() -> int:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from tilewave.errors import CallError, here
 
 _PAGE_BYTES = 4096
-"""The least distance of workers' buffers, so that no two write to one page, let alone one cache line."""
 
 _HUGE_BYTES = 2 << 20
 
@@ -18,7 +17,7 @@ class NoRoom(CallError, MemoryError):
     """The system does not have the memory that a launch needs besides its arrays."""
 
 
-class _Region:
+class Region:
     """Zeroed private memory of this process; a huge page where it is large enough to fill one."""
 
     __slots__ = ("address", "bytes", "memory")
@@ -43,44 +42,27 @@ class _Region:
                 self.memory.madvise(mmap.MADV_HUGEPAGE)
 
 
-class Lease:
-    """One launch's scratch memory, until the `with` block ends: worker w's buffer is at address + w · stride_bytes."""
-
-    __slots__ = ("_free", "_region", "address", "stride_bytes")
-
-    def __init__(self, region: _Region, stride_bytes: int, free: list[_Region]) -> None:
-        self.address = region.address
-        self.stride_bytes = stride_bytes
-        self._region = region
-        self._free = free
-
-    def __enter__(self) -> Lease:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._free.append(self._region)
-
-
 class Scratch:
-    """Scratch memory for launches, reused by the next one; a buffer's initial contents are arbitrary."""
+    """Scratch memory for launches, reused by the next one; its initial contents are arbitrary."""
 
     def __init__(self) -> None:
-        self._free: list[_Region] = []
+        self._free: list[Region] = []
 
-    def lease(self, workers: int, bytes_each: int) -> Lease:
-        """Return a page-aligned buffer of at least `bytes_each` for every worker, which no concurrent lease has."""
-        stride = _rounded_up(max(bytes_each, 1), _PAGE_BYTES)
+    def take(self, wanted_bytes: int) -> Region:
+        """Return a page-aligned region of at least so many bytes, which no concurrent launch has; see `give`."""
         try:
             region = self._free.pop()
         except IndexError:
-            region = _Region(workers * stride)
-        if region.bytes < workers * stride:
-            # The small region is freed, so that there are never more regions than concurrent leases.
-            region = _Region(workers * stride)
-        return Lease(region, stride, self._free)
+            return Region(max(wanted_bytes, 1))
+        # A small region is freed, so that there are never more regions than concurrent launches.
+        return region if region.bytes >= wanted_bytes else Region(wanted_bytes)
+
+    def give(self, region: Region) -> None:
+        """Give back a region of a launch that has ended."""
+        self._free.append(region)
 
     def free(self) -> None:
-        """Return the memory that no lease holds to the system."""
+        """Return the memory that no launch has to the system."""
         self._free.clear()
 
 

@@ -48,11 +48,11 @@ class Amx:
         depth = ROW_BYTES // a.dtype.bytes
         for k in range(0, a.depth, depth):
             for row in range(0, a.rows, ROWS):
-                where = _at(f, a.pointer, a.dtype, k * a.rows + row * depth)
+                where = _at(f, a.pointer, a.dtype, k * a.all_rows + row * depth)
                 _do(f, "llvm.x86.tileloadd64", f"i8 {LEFT + row // ROWS}", f"ptr {where}", f"i64 {ROW_BYTES}")
             for column in range(0, b.rows, LINE):
-                where = _at(f, b.pointer, b.dtype, k * b.rows + column * b.group)
-                _do(f, "llvm.x86.tileloadd64", f"i8 {RIGHT + column // LINE}", f"ptr {where}", f"i64 {4 * b.rows}")
+                where = _at(f, b.pointer, b.dtype, k * b.all_rows + column * b.group)
+                _do(f, "llvm.x86.tileloadd64", f"i8 {RIGHT + column // LINE}", f"ptr {where}", f"i64 {4 * b.all_rows}")
             for number, row, column in blocks(kind):
                 registers = (number, LEFT + row // ROWS, RIGHT + column // LINE)
                 _do(f, PRODUCTS[a.dtype.name], *(f"i8 {r}" for r in registers))

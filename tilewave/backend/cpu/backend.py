@@ -8,6 +8,7 @@ from tilewave.backend.protocol import Backend, Build, BuildOptions
 from tilewave.forks import IMPORTING
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
+from tilewave.machine.register_blocks import RegisterBlock
 from tilewave.pipeline.runner import Pass
 from tilewave.records import dataclass
 
@@ -45,6 +46,6 @@ class CpuBackend(Backend):
 
     def passes(self) -> tuple[Pass, ...]:
         with IMPORTING:
-            from tilewave.pipeline import lists  # noqa: PLC0415  all passes; running needs none of them
+            from tilewave.pipeline import cpu_lists as lists  # noqa: PLC0415  all passes; running needs none of them
 
-        return lists.cpu_with_matrix_unit(1, 1, 1, {})
+        return lists.cpu_with_matrix_unit(RegisterBlock(1, 1, 1, 1), 1, {})

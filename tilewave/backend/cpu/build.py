@@ -19,14 +19,13 @@ from tilewave.backend.cpu.instruction_sets import (
 )
 from tilewave.backend.protocol import Build, ReplayedCall
 from tilewave.errors import SavedKernelError, TargetError, here
-from tilewave.forks import cached_property
+from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
 from tilewave.lower.cpu.kernel import Lowered, lower, lower_with_lines
-from tilewave.pipeline import lists
 from tilewave.pipeline.runner import Step, run
 from tilewave.records import dataclass
-from tilewave.runtime.arrays import Parameter, quick_address
+from tilewave.runtime.arrays import Parameter, numpy_data, quick_address
 from tilewave.runtime.cache import compile_key, default_cache
 from tilewave.runtime.call_checks import check_host_call, plain_pointers
 from tilewave.runtime.cpu import CpuLaunch, CpuProgram
@@ -94,7 +93,7 @@ class CpuBuild(Build):
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """Run the kernel on this machine's cores."""
-        self.program.call(self._words(arrays, parameters), numbers, self._threads())
+        self.program.call(self._words(arrays, parameters), numbers, default_threads())
 
     def replay(
         self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
@@ -105,23 +104,28 @@ class CpuBuild(Build):
         written = {i for i, p in enumerate(found.parameters) if p.written}
         views = check_host_call(self.tiles.name, found.parameters, arrays)
         near = distances([layout_of(v.shape, v.strides, v.dtype.bytes) for v in views], written, fresh)
-        call, same, threads = self.program.replay(views), tuple(found.numbers), self._threads
+        same, program = tuple(found.numbers), self.program
+        usual = program.replay(views, same)
+        is_read = address is numpy_data and not near  # by machine code, which looks at nothing else
 
         def made(arrays: tuple[Any, ...], words: Sequence[int] = ()) -> int:
-            numbers = sized.with_others(same, words) if words else same
-            if numbers is None:
-                return 1
-            at = [*map(address, arrays)]
+            if is_read and not words:
+                usual.on(arrays, default_threads())
+                return 0
+            replay = usual
+            if words:
+                numbers = sized.with_others(same, words)
+                if numbers is None:
+                    return 1
+                replay = program.replay(views, numbers)
+            at = [address(array) for array in arrays]
             for i, j, low, high in near:
                 if low < at[j] - at[i] < high:
                     return 1
-            call(at, numbers, threads())
+            replay(at, default_threads())
             return 0
 
         return made
-
-    def _threads(self) -> int:
-        return 1 if self.tiles.workgroups == 1 else default_threads()
 
     def _words(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> list[int]:
         """Return the argument words of the arrays; numpy arrays that were checked before are not checked again."""
@@ -189,10 +193,13 @@ def build_cpu(tiles: Kernel, wanted: str | None, in_place: bool = False) -> CpuB
 
 
 def run_passes(tiles: Kernel, s: InstructionSet, in_place: bool = False) -> tuple[Kernel, tuple[Step, ...]]:
+    with IMPORTING:
+        from tilewave.pipeline import cpu_lists as lists  # noqa: PLC0415  code from the cache needs no passes
+
     if in_place:
-        return run(tiles, lists.cpu_in_place(s.cols))
+        return run(tiles, lists.cpu_in_place(s.block(tiles)))
     passes = lists.cpu_with_matrix_unit if s.matrix_unit else lists.cpu
-    return run(tiles, passes(s.rows, s.cols, s.unit, s.panel_formats()))
+    return run(tiles, passes(s.block(tiles), s.unit, s.panel_formats()))
 
 
 def _packed(code: bytes, lowered: Lowered) -> bytes:

@@ -22,6 +22,7 @@ from tilewave.lower.cpu.target import Panel
 from tilewave.lower.elements import stored, suffix
 from tilewave.lower.llvm import LlvmFunction, splat, vector
 from tilewave.lower.numbers import cast
+from tilewave.machine.register_blocks import PART_VECTORS, RegisterBlock
 from tilewave.passes.memory.prepack_operands import PanelFormat
 from tilewave.records import dataclass
 
@@ -64,10 +65,10 @@ class InstructionSet:
         rows = [list(row) for row in acc]
         for k in range(0, a.depth, a.group):
             across = [
-                self._load(f, b, k * b.rows + first * b.group, lanes * b.group) for first in range(0, b.rows, lanes)
+                self._load(f, b, k * b.all_rows + first * b.group, lanes * b.group) for first in range(0, b.rows, lanes)
             ]
             # A row's factor is broadcast right before its use: earlier, it would occupy a register all the while.
-            for row, factor in enumerate(self._factors(f, a, k * a.rows, lanes)):
+            for row, factor in enumerate(self._factors(f, a, k * a.all_rows, lanes)):
                 for column, line in enumerate(across):
                     rows[row][column] = self._step(f, factor, line, rows[row][column], lanes, a, dtype)
         return [v for row in rows for v in row]
@@ -131,6 +132,13 @@ class InstructionSet:
             return f.value(f"add {kind} {both}, {acc}")
         return f.call(kind, f"llvm.fmuladd.{suffix(kind)}", [(kind, a), (kind, b), (kind, acc)])
 
+    def block(self, kernel: Kernel) -> RegisterBlock:
+        """Return the largest register block for a kernel, whose sums may be wider than 4 bytes."""
+        size = max((op.result.type.dtype.bytes for op in walk(kernel.body) if isinstance(op, Mma)), default=4)
+        part = PART_VECTORS * self.vector_bytes // 4
+        lanes = 0 if self.matrix_unit else self.vector_bytes // size
+        return RegisterBlock(self.rows, self.cols * 4 // size, lanes, part)
+
     @property
     def machine(self) -> LlvmMachine:
         return LlvmMachine(self.triple, self.cpu, self.features, gives="object")
@@ -184,9 +192,9 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
             features="-prefer-256-bit",
             needs=AVX512,
             vector_bytes=64,
-            rows=14,
-            cols=32,
-            **X86,
+            rows=8,
+            cols=48,
+            **{**X86, "unit": 1},
         ),
         InstructionSet(
             "avx2",

@@ -8,6 +8,7 @@ from tilewave.ir.ops.control import Yield
 from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.placements import is_in, size_bytes
 from tilewave.ir.rules import (
+    GLOBAL,
     GLOBAL_OR_SHARED,
     ON_BOTH,
     ON_TILES,
@@ -24,6 +25,7 @@ __all__ = [
     "Allocate",
     "Gather",
     "Overlay",
+    "Prefetch",
     "Read",
     "Scatter",
     "Write",
@@ -118,6 +120,25 @@ class Write(Op):
     def check(self, want: Want) -> None:
         _want_window(self, self.tile.type, want)
         _want_within(self, self.tile.type, want)
+
+
+@dataclass(frozen=True)
+class Prefetch(Op):
+    """Have the memory of a window of this shape fetched into a cache; it is accessed later. Nothing else changes."""
+
+    levels = ON_TILES
+    reads = places(memory=GLOBAL)
+
+    memory: Value
+    at: tuple[Value, ...]
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def check(self, want: Want) -> None:
+        memory, rank = self.memory.type, len(self.at)
+        want(is_in(self.memory, "global") and memory.rank == rank, f"fetches no window of {memory}")
+        fits = are_axes(self.axes, rank) and len(self.axes) == len(self.shape) and min(self.shape, default=0) > 0
+        want(are_indices(self.at) and fits, f"{memory} has no windows {list(self.shape)} along {list(self.axes)}")
 
 
 @dataclass(frozen=True)

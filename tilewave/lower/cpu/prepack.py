@@ -12,13 +12,28 @@ from collections.abc import Callable
 
 from tilewave.ir.ops import Prepack
 from tilewave.ir.types import DType
-from tilewave.lower.cpu.memory import Place, add, inside, is_number, less, load, parts, store, times, zero
+from tilewave.lower.cpu.memory import (
+    Place,
+    add,
+    inside,
+    is_number,
+    lanes_inside,
+    less,
+    load,
+    load_inside,
+    parts,
+    store,
+    times,
+    zero,
+)
 from tilewave.lower.cpu.target import CpuTarget
 from tilewave.lower.elements import in_memory, stored
 from tilewave.lower.llvm import LlvmFunction, Typed, vector
 from tilewave.lower.numbers import cast
 from tilewave.records import dataclass
 
+VECTOR_LANES = 16
+"""The most elements that are loaded at once from the rows of a boundary panel."""
 LONGEST_TRANSPOSED_BITS = 64
 """Groups up to this size are transposed in registers; longer ones are copied row by row."""
 NEIGHBOURING_BYTES = 1024
@@ -29,34 +44,31 @@ memory, which is looked up once for all of them: a product of 14 x 4096 x 1024 t
 def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: Place, target: CpuTarget) -> None:
     """Fill panel `%number` (batches and panels counted together) of the packed memory."""
     panel = _Panel.of(f, op, source, packed)
-    square = largest_square(panel.rows, target.vector_bytes // 4)
-    length = source.extents[op.depth_axis]
-    rows_inside = f.value(f"icmp sle i64 {panel.first_row}, {add(f, source.extents[op.row_axis], -panel.rows)}")
+    rows_left = less(f, source.extents[op.row_axis], panel.first_row)
+    rows_inside = f.value(f"icmp sge i64 {rows_left}, {panel.rows}")
     along_depth = f.value(f"icmp eq i64 {source.strides[op.depth_axis]}, 1")
     along_rows = f.value(f"icmp eq i64 {source.strides[op.row_axis]}, 1")
-    whole_squares = parts(f, length, panel.depth * square) if square > 1 else "0"
-    whole_groups = length if panel.depth == 1 else "0"
+    length = source.extents[op.depth_axis]
+    whole = parts(f, length, panel.depth)
+    square = largest_square(panel.rows, target.vector_bytes // 4)
 
-    def quickly() -> None:
-        def across() -> None:
-            if panel.depth * panel.dtype.bits > LONGEST_TRANSPOSED_BITS:
-                whole = parts(f, length, panel.depth)
-                panel.each_group(whole, 1, panel.copy_rows)
-                panel.slowly(whole)
-            else:
-                panel.each_group(whole_squares, square, lambda group: panel.turn(group, square))
-                panel.slowly(times(f, whole_squares, square))
+    def across() -> None:
+        if panel.depth * panel.dtype.bits > LONGEST_TRANSPOSED_BITS:
+            f.when(rows_inside, lambda: panel.copy_groups(whole), lambda: panel.slowly("0"))
+        elif square > 1:
+            is_long = f.value(f"icmp sge i64 {whole}, {square}")
+            f.when(is_long, lambda: panel.turn_all(whole, square, rows_left), lambda: panel.slowly("0"))
+        else:
+            panel.slowly("0")
 
-        def straight() -> None:
-            def copied() -> None:
-                panel.copy_neighbours(whole_groups)
-                panel.slowly(whole_groups)
+    def straight() -> None:
+        if panel.depth == 1:
+            f.when(rows_inside, lambda: panel.copy_neighbours(length), lambda: panel.copy_inside(length))
+            panel.slowly(length)
+        else:
+            panel.slowly("0")
 
-            f.when(along_rows, copied, lambda: panel.slowly("0"))
-
-        f.when(along_depth, across, straight)
-
-    f.when(rows_inside, quickly, lambda: panel.slowly("0"))
+    f.when(along_depth, across, lambda: f.when(along_rows, straight, lambda: panel.slowly("0")))
 
 
 def largest_square(rows: int, lanes: int) -> int:
@@ -123,21 +135,56 @@ class _Panel:
         found = load(self.f, self.source.dtype, address, count)
         return cast(self.f, found, self.source.dtype, self.dtype, count)
 
-    def turn(self, group: str, square: int) -> None:
-        """Transpose `square` groups of every row: loaded along the depth, stored along the rows."""
+    def turn_all(self, whole: str, square: int, rows_left: str) -> None:
+        """Transpose squares of whole groups, the last of which may overlap the one before; copy the rest slowly."""
         f = self.f
-        unit = f"i{self.depth * self.dtype.bits}"
-        many, count = vector(square, unit), square * self.depth
-        k = f.value(f"mul i64 {group}, {self.depth}")
-        for first in range(0, self.rows, square):
-            lines = []
-            for row in range(first, first + square):
-                address = self.source.address(f, self.position(add(f, self.first_row, row), k))
-                found = self.loaded(address, count)
-                lines.append(f.value(f"bitcast {vector(count, stored(self.dtype))} {found} to {many}"))
-            for step, line in enumerate(transposed(f, lines, many)):
-                where = self.target(add(f, group, step), first * self.depth)
-                f.do(f"store {many} {line}, ptr {where}, align {self.dtype.bytes}")
+        squares = parts(f, whole, square)
+
+        def of_rows(number: str, _: list[Typed]) -> list[Typed]:
+            first = times(f, number, square)
+            self.each_group(squares, square, lambda group: self.turn(group, first, square, rows_left))
+            self.turn(less(f, whole, str(square)), first, square, rows_left)
+            return []
+
+        f.loop(str(self.rows // square), [], of_rows)
+        self.slowly(whole)
+
+    def turn(self, group: str, first: str, square: int, rows_left: str) -> None:
+        """Transpose `square` groups of rows from `first` on, where the panel has so many rows in the source."""
+        f, dtype = self.f, self.source.dtype
+        name = f"transpose_{square}_{dtype}_{self.dtype}_in_{self.rows}x{self.depth}"
+        function = f.module.helper(name, lambda: self._write_turn(name, square))
+        from_ = self.source.address(f, self.position(self.first_row, times(f, group, self.depth)))
+        to = self.target(group, times(f, first, self.depth))
+        stride = self.source.strides[self.row_axis]
+        f.do(f"call void {function}(ptr {from_}, i64 {stride}, i64 {first}, i64 {rows_left}, ptr {to})")
+
+    def _write_turn(self, name: str, square: int) -> str:
+        """Write the function that transposes a square: loaded along the depth, stored along the rows."""
+        words = [("i64", "%stride"), ("i64", "%first"), ("i64", "%rows_left")]
+        f = LlvmFunction(self.f.module, name, [("ptr", "%from"), *words, ("ptr", "%to")])
+        unit, count = f"i{self.depth * self.dtype.bits}", square * self.depth
+        many, element = vector(square, unit), in_memory(self.source.dtype)
+        kind = vector(count, stored(self.dtype))
+        last = f.value("sub i64 %rows_left, 1")
+        lines = []
+        for i in range(square):
+            row = f.value(f"add i64 %first, {i}")
+            # A row outside is read as the last one inside, and is zero.
+            near = f.call("i64", "llvm.smin.i64", [("i64", row), ("i64", last)])
+            address = f.value(f"getelementptr {element}, ptr %from, i64 {f.value(f'mul i64 {near}, %stride')}")
+            found = cast(f, load(f, self.source.dtype, address, count), self.source.dtype, self.dtype, count)
+            is_inside = f.value(f"icmp slt i64 {row}, %rows_left")
+            found = f.value(f"select i1 {is_inside}, {kind} {found}, {kind} zeroinitializer")
+            lines.append(f.value(f"bitcast {kind} {found} to {many}"))
+        for step, line in enumerate(transposed(f, lines, many)):
+            where = f"getelementptr {in_memory(self.dtype)}, ptr %to, i64 {step * self.rows * self.depth}"
+            f.do(f"store {many} {line}, ptr {f.value(where)}, align {self.dtype.bytes}")
+        return f.finish(attributes="nounwind noinline", linkage="internal")
+
+    def copy_groups(self, whole: str) -> None:
+        self.each_group(whole, 1, self.copy_rows)
+        self.slowly(whole)
 
     def copy_rows(self, group: str) -> None:
         """Copy a long group, each row's elements of it as they are."""
@@ -177,6 +224,30 @@ class _Panel:
         address = self.source.address(f, self.position(row, group))
         offset = f.value(f"mul i64 {further}, {times(f, self.groups, self.rows * self.depth)}")
         store(f, self.dtype, self.loaded(address, self.rows), self.target(group, offset), self.rows)
+
+    def copy_inside(self, groups: str) -> None:
+        """Copy groups of one element of the rows that are left in the source, contiguous there; others are zero."""
+        f, dtype = self.f, self.source.dtype
+        lanes = largest_square(self.rows, VECTOR_LANES)
+        if lanes == 1:
+            self.slowly("0")
+            return
+
+        def part(group: str, number: str) -> None:
+            row = times(f, number, lanes)
+            position = self.position(add(f, self.first_row, row), group)
+            mask = lanes_inside(f, position, self.source.extents, self.row_axis, lanes)
+            found = load_inside(f, dtype, self.source.address(f, position), mask, lanes)
+            store(f, self.dtype, cast(f, found, dtype, self.dtype, lanes), self.target(group, row), lanes)
+
+        def over_groups(group: str) -> None:
+            def one(number: str, _: list[Typed]) -> list[Typed]:
+                part(group, number)
+                return []
+
+            f.loop(str(self.rows // lanes), [], one)
+
+        self.each_group(groups, 1, over_groups)
 
     def slowly(self, first_group: str) -> None:
         """Copy the groups from `first_group` on, element by element, with 0 past the end of the memory."""

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product
 
 from tilewave.ir.types import DType, Tile
 from tilewave.lower.cpu.loops import for_each
-from tilewave.lower.cpu.memory import Place, add, inside, is_number, load, store, whole_inside, zero
+from tilewave.lower.cpu.memory import (
+    Place,
+    add,
+    inside,
+    is_number,
+    lanes_inside,
+    load,
+    load_inside,
+    store,
+    store_inside,
+    times,
+    whole_inside,
+    zero,
+)
 from tilewave.lower.cpu.row_vectors import RegisterSpace, RowVectors, flat
 from tilewave.lower.elements import in_memory
 from tilewave.lower.llvm import LlvmFunction
@@ -59,7 +73,7 @@ def from_buffer(space: RegisterSpace, buffer: str, kind: Tile, index: Sequence[i
 def edge_copy(
     space: RegisterSpace, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile, buffer: str, way: str
 ) -> None:
-    """Copy element by element between a buffer and a memory, where they overlap."""
+    """Copy between a buffer and a memory, where they overlap; a buffer that is loaded has zeros elsewhere."""
     name = f"{way}_edge_{'x'.join(map(str, kind.shape))}_{kind.dtype}_{'_'.join(map(str, axes))}_of_"
     name += "x".join("open" if isinstance(extent, str) else str(extent) for extent in place.type.extents)
     function = space.f.module.helper(name, lambda: write_edge_copy(space, name, place, axes, kind, way))
@@ -74,29 +88,42 @@ def write_edge_copy(space: RegisterSpace, name: str, place: Place, axes: tuple[i
     numbers = (*at, *strides, *(x for x in extents if not is_number(x)))
     f = LlvmFunction(space.f.module, name, [("ptr", "%buffer"), ("ptr", "%memory"), *(("i64", x) for x in numbers)])
     there = Place(place.type, "%memory", tuple(strides), extents)
+    lanes = space.lanes(kind)
 
-    def element(indices: list[str]) -> None:
-        position = list(at)
-        for axis, i in zip(axes, indices, strict=True):
+    def place_of(indices: Sequence[str]) -> tuple[list[str], str]:
+        """Return the position of an element of the tile in the memory, and its address in the buffer."""
+        position, number = list(at), "0"
+        for axis, i, n in zip(axes, indices, kind.shape, strict=True):
             position[axis] = add(f, position[axis], i)
-        number = "0"
-        for i, n in zip(indices, kind.shape, strict=True):
-            number = add(f, f.value(f"mul i64 {number}, {n}"), i)
-        where = f.value(f"getelementptr {in_memory(kind.dtype)}, ptr %buffer, i64 {number}")
-        fits = inside(f, position, extents)
+            number = add(f, times(f, number, n), i)
+        return position, f.value(f"getelementptr {in_memory(kind.dtype)}, ptr %buffer, i64 {number}")
 
-        def copy() -> None:
-            address = there.address(f, position)
-            if way == "load":
-                store(f, kind.dtype, load(f, kind.dtype, address), where)
-            else:
-                store(f, kind.dtype, load(f, kind.dtype, where), address)
+    def copy_vector(indices: list[str]) -> None:
+        position, where = place_of([*indices[:-1], times(f, indices[-1], lanes)])
+        address, mask = there.address(f, position), lanes_inside(f, position, extents, axes[-1], lanes)
+        if way == "load":
+            store(f, kind.dtype, load_inside(f, kind.dtype, address, mask, lanes), where, lanes)
+        else:
+            store_inside(f, kind.dtype, load(f, kind.dtype, where, lanes), address, mask, lanes)
 
-        def skip() -> None:
-            if way == "load":
-                store(f, kind.dtype, zero(kind.dtype), where)
+    def copy_element(indices: list[str]) -> None:
+        position, where = place_of(indices)
+        address = there.address(f, position)
+        source, target = (address, where) if way == "load" else (where, address)
+        outside = partial(store, f, kind.dtype, zero(kind.dtype), where) if way == "load" else lambda: None
+        f.when(
+            inside(f, position, extents),
+            lambda: store(f, kind.dtype, load(f, kind.dtype, source), target),
+            outside,
+        )
 
-        f.when(fits, copy, skip)
+    def each_element() -> None:
+        for_each(f, kind.shape, copy_element)
 
-    for_each(f, kind.shape, element)
+    if lanes == 1:
+        each_element()
+    else:
+        in_rows = f.value(f"icmp eq i64 {strides[axes[-1]]}, 1")
+        vectors = (*kind.shape[:-1], kind.shape[-1] // lanes)
+        f.when(in_rows, lambda: for_each(f, vectors, copy_vector), each_element)
     return f.finish(attributes="nounwind noinline cold", linkage="internal")

@@ -145,9 +145,9 @@ class RegisterTiles(RegisterSpace):
         return self.rebuilt(empty, [v for _, v in found])
 
     def prefetch(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> None:
-        """Prefetch a tile that is read next, one cache line of its rows after the other."""
-        each = LINE_BYTES // kind.dtype.bytes
-        for index in product(*map(range, kind.shape[:-1]), range(0, kind.shape[-1], each)):
+        """Prefetch a tile that is accessed next: the cache lines of its rows, which may begin within one."""
+        length, each = kind.shape[-1], LINE_BYTES // kind.dtype.bytes
+        for index in product(*map(range, kind.shape[:-1]), (*range(0, length, each), length - 1)):
             prefetch(self.f, vector_address(self, place, at, axes, index))
 
     def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: RowVectors) -> None:

@@ -79,6 +79,6 @@ def factor(f: LlvmFunction, x: HeldTile | Panel, index: Sequence[str]) -> str:
         return x.element(f, index)
     row, k = index[-2:]
     group, within = f.value(f"udiv i64 {k}, {x.group}"), f.value(f"urem i64 {k}, {x.group}")
-    number = add(f, f.value(f"mul i64 {group}, {x.rows}"), row)
+    number = add(f, f.value(f"mul i64 {group}, {x.all_rows}"), row)
     number = add(f, f.value(f"mul i64 {number}, {x.group}"), within)
     return load(f, x.dtype, f.value(f"getelementptr {in_memory(x.dtype)}, ptr {x.pointer}, i64 {number}"))

@@ -19,6 +19,8 @@ class Panel:
     depth: int
     group: int
     dtype: DType
+    all_rows: int
+    """The rows of the whole panel."""
 
 
 class MatrixUnit(Protocol):

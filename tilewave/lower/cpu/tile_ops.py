@@ -77,6 +77,11 @@ def write_tile(body: TaskBody, op: ir.Write) -> None:
     body.tiles.write(body.values[op.memory], body.taken(op.at), op.axes, body.values[op.tile])
 
 
+def prefetch(body: TaskBody, op: ir.Prefetch) -> None:
+    place = body.values[op.memory]
+    body.tiles.prefetch(place, body.taken(op.at), op.axes, Tile(op.shape, place.dtype))
+
+
 def gather(body: TaskBody, op: ir.Gather) -> None:
     body.give(op, body.tiles.gather(body.values[op.memory], op.result.type, body.formula(op.where)))
 
@@ -152,7 +157,8 @@ def panel(body: TaskBody, op: ir.ReadPanel) -> Panel:
     offset = f.value(f"add i64 {first}, {along}")
     element = in_memory(packed.dtype)
     pointer = f.value(f"getelementptr {element}, ptr {packed.pointer}, i64 {offset}")
-    return Panel(pointer, rows, op.result.type.shape[-1], group, packed.dtype)
+    *_, read_rows, depth_read = op.result.type.shape
+    return Panel(pointer, read_rows, depth_read, group, packed.dtype, rows)
 
 
 def loop(body: TaskBody, op: ir.Loop) -> None:
@@ -189,6 +195,7 @@ LOWERINGS: Lowerings = {
     ir.Shift: shift,
     ir.Read: read,
     ir.Write: write_tile,
+    ir.Prefetch: prefetch,
     ir.Gather: gather,
     ir.Scatter: scatter,
     ir.ReadIndexed: read_indexed,

@@ -92,8 +92,6 @@ class PrepackOperands:
 
     def __post_init__(self) -> None:
         for name, panel in self.formats.items():
-            for side in (panel, panel.left):
-                assert self.unit % side.group == 0, f"a unit of {self.unit} is no multiple of {side.group}"
             assert _holds(DTYPES[panel.dtype], DTYPES[name]), f"panels of {panel.dtype} do not hold every {name}"
 
     def __call__(self, kernel: Kernel) -> Kernel:
@@ -139,6 +137,8 @@ class ReadOperand:
     read: Read
     value: Value
     panel: PanelFormat
+    rows: int
+    """The rows of a panel, of which a narrow block at the boundary reads the first."""
 
     @property
     def row(self) -> Value:
@@ -179,6 +179,7 @@ class _Packer:
         written, _ = touched(kernel)
         self.packable = set(kernel.body.args) - written
         self.ends = self.known_ends(kernel)
+        self.widest = _widest_blocks(kernel)
         self.packs: dict[object, Prepack] = {}
         self.remarks: list[Remark] = []
         self.loc = NOWHERE
@@ -255,7 +256,7 @@ class _Packer:
         facts = {"memory": read.memory.name, "stored": read.memory.type.dtype, "taken": v.type.dtype}
         want(self.used[v] == 1, USED_TWICE, read.loc, **facts)
         want(read.memory in self.packable, WRITTEN, read.loc, **facts)
-        found = ReadOperand(read, v, panel)
+        found = ReadOperand(read, v, panel, self.widest[_row_axis(read)])
         want(self.is_exact(found), ROUNDED, read.loc, **facts)
         self.check_panels(found, loop)
         return found
@@ -267,8 +268,8 @@ class _Packer:
 
     def check_panels(self, x: ReadOperand, loop: Loop) -> None:
         """Raise `Left` where a tile is not one panel, at a depth that the loop's index counts."""
-        *batch, rows, _ = x.value.type.shape
-        name, loc = x.read.memory.name, x.read.loc
+        *batch, _, _ = x.value.type.shape
+        name, loc, rows = x.read.memory.name, x.read.loc, x.rows
         begins = all(extent == 1 for extent in batch) and self.positions.divisor(x.row) % rows == 0
         want(begins, PANELS_BEGIN, loc, memory=name, rows=rows)
         inside = all(self.is_inside(x.read, axis) for axis in (*x.batch, x.read.axes[-2]))
@@ -301,7 +302,7 @@ class _Packer:
 
     def pack(self, x: ReadOperand, unit: int, end: int) -> Value:
         """Return an operand's panels, as deep as the memory in whole units, and for a loop that reads up to `end`."""
-        memory, rows = x.read.memory.type, x.value.type.shape[-2]
+        memory, rows = x.read.memory.type, x.rows
         row_axis, depth_axis = x.read.axes[-2:]
         panels = self.launch.parts(memory.extents[row_axis], rows)
         groups = self.launch.parts(x.length, unit, unit // x.panel.group)
@@ -314,6 +315,20 @@ class _Packer:
             result = self.builder.fresh(f"{x.read.memory.name}_panels", kind)
             self.packs[key] = Prepack(x.read.memory, row_axis, depth_axis, results=(result,), loc=x.read.loc)
         return self.packs[key].result
+
+
+def _row_axis(read: Read) -> tuple[Value, int]:
+    """Return the memory of an operand, and its axis along which panels have rows."""
+    return read.memory, read.axes[-2]
+
+
+def _widest_blocks(kernel: Kernel) -> dict[tuple[Value, int], int]:
+    """Return the most rows of a tile that is read along an axis of a memory."""
+    found: dict[tuple[Value, int], int] = {}
+    for op in walk(kernel.body):
+        if isinstance(op, Read) and len(op.axes) > 1:
+            found[_row_axis(op)] = max(found.get(_row_axis(op), 0), op.result.type.shape[-2])
+    return found
 
 
 def _up(n: int, unit: int) -> int:
@@ -354,7 +369,7 @@ class _LoopPacker:
         unit, trips = (pace.unit, pace.trips) if pace else (step, self.trips)
         panels = self.packer.pack(x, unit, unit * trips if isinstance(trips, int) else 0)
         here = self.builder(x.read.loc)
-        number = here.binary(FloorDiv, x.row, here.const(rows))
+        number = here.binary(FloorDiv, x.row, here.const(x.rows))
         at = (*(x.read.at[axis] for axis in x.batch), number, depth.result if depth else x.depth)
         here.effect(
             ReadPanel, panels, at, results=(Value(x.value.name, Tile((*outer, rows, unit), panels.type.dtype)),)
@@ -386,12 +401,13 @@ class _LoopPacker:
         if len({x.step for x in self.operands}) > 1:
             return None
         lengths, packer = [x.length for x in self.operands], self.packer
+        groups = lcm(*(x.panel.group for x in self.operands))
+        unit = lcm(packer.wish.unit, groups)
         if isinstance(lengths[0], str):  # a dynamic K, which check_panels found to be that of all operands
-            unit = packer.wish.unit
             return Pace(unit, packer.launch.counted(lengths[0], unit))
         reached, length = self.trips * self.operands[0].step, max(n for n in lengths if isinstance(n, int))
         end = min(reached, length)
-        unit = min(packer.wish.unit, _up(end, lcm(*(x.panel.group for x in self.operands))))
+        unit = min(unit, _up(end, groups))
         if reached < length and reached % unit:
             return None
         return Pace(unit, -(-end // unit))

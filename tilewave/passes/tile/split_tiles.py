@@ -10,7 +10,12 @@ tile 128x256, blocks 8x16:
                                                write(%sum, %c, [%m_1, %n_1])
 
 Columns are outermost around products, so that a panel of the second operand stays in the nearest cache while those of
-the first stream by; elsewhere rows are, as in memory. Blocks wholly outside the memory are not computed.
+the first stream by; elsewhere rows are, as in memory. Blocks wholly outside the memory are not computed. The last
+columns of a boundary tile of products are a narrower block: one more loop, of at most one block, for each number of
+vectors of a row:
+
+    loop(%trips, []) do (%column_block: index) { … tile<8x16xf32> … }
+    loop(%rest, []) do (%column_block_1: index) { … tile<8x8xf32> … }       (vectors of 8 sums)
 """
 
 from __future__ import annotations
@@ -42,7 +47,7 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
-from tilewave.ir.rewrite import map_blocks, names, rename, substitute, walk
+from tilewave.ir.rewrite import map_blocks, names, rename, renamed, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Extent, Tile, known_at_most
 from tilewave.machine.matrix import largest_divisor
 from tilewave.records import dataclass
@@ -89,6 +94,8 @@ class SplitTiles:
 
     rows: int
     cols: int
+    lanes: int = 0
+    """The columns of the narrowest block of a boundary tile; 0: all blocks are equal."""
 
     def __call__(self, kernel: Kernel) -> Kernel:
         loose = own_leaves(kernel)
@@ -108,7 +115,7 @@ class SplitTiles:
             if not plan.cuts:  # every tile is small
                 return block
             done.append(block)
-            return _Splitter(plan, Builder(taken)).block()
+            return _Splitter(plan, Builder(taken), self.lanes).block()
 
         body = split(loose.body)
         return (replace(kernel, body=body) if done else kernel).with_remarks(*remarks)
@@ -295,58 +302,105 @@ def _is_small(tile: Value, wishes: tuple[int, int]) -> bool:
     return all(whole <= max(most, 1) for whole, most in zip(shape, _most(shape, wishes), strict=True))
 
 
+@dataclass(frozen=True)
+class BlockRun:
+    """Blocks of one extent along an axis: how many, and the offset of the first, None for the begin of the tile."""
+
+    extent: int
+    trips: Value
+    first: Value | None = None
+
+
 class _Splitter:
     """Writes the program of one register block, and the loops around it."""
 
-    def __init__(self, plan: _Plan, builder: Builder) -> None:
-        self.plan, self.builder = plan, builder
+    def __init__(self, plan: _Plan, builder: Builder, lanes: int) -> None:
+        self.plan, self.builder, self.lanes = plan, builder, lanes
         self.loc: Loc = plan.writes[0].loc
         self.builder.locate = lambda: self.loc
         self.offsets: dict[Label, Value] = {}
         self.shifted: dict[tuple[Label, int], Value] = {}
-        extents = {cut.label: cut.extent for cut in plan.cuts}
+        self.extents: dict[Label, int] = {}
         self.smaller: dict[Value, Value] = {}
-        for v in plan.made_inside:
-            if isinstance(v.type, Tile):
-                shape = zip(plan.axes.of(v), v.type.shape, strict=True)
-                self.smaller[v] = Value(v.name, Tile(tuple(extents.get(a, n) for a, n in shape), v.type.dtype))
 
     def block(self) -> Block:
         plan = self.plan
         self.builder.ops += plan.front
-        self.nest([(cut, self.trips(cut)) for cut in plan.cuts])
+        self.nest([(cut, self.runs(cut)) for cut in plan.cuts])
         end = () if plan.end is None else (plan.end,)
         return Block(plan.block.args, (*self.builder.ops, *end))
 
-    def trips(self, cut: BlockAxis) -> Value:
-        """Return the number of blocks that begin inside the memory."""
+    def with_extents(self) -> dict[Value, Value]:
+        """Return the tiles of a block for those of the program."""
+        found = {}
+        for v in self.plan.made_inside:
+            if isinstance(v.type, Tile):
+                shape = zip(self.plan.axes.of(v), v.type.shape, strict=True)
+                found[v] = Value(v.name, Tile(tuple(self.extents.get(a, n) for a, n in shape), v.type.dtype))
+        return found
+
+    def runs(self, cut: BlockAxis) -> list[BlockRun]:
+        """Return the blocks that begin inside the memory: equal ones, and in the last columns a narrower one."""
         builder, count = self.builder, self.builder.const(cut.count)
         if cut.begin is None:
-            return count
-        left = builder.binary(Sub, self.up(cut.begin.length, cut.extent), cut.begin.at)
-        return builder.binary(Min, builder.binary(FloorDiv, left, builder.const(cut.extent)), count)
+            return [BlockRun(cut.extent, count)]
+        multiplies = any(isinstance(op, Mma) for op in self.plan.all)
+        is_narrowed = multiplies and cut.name == "column_block" and self.lanes and cut.extent % self.lanes == 0
+        lanes = self.lanes if is_narrowed and cut.extent > self.lanes else cut.extent
+        each = cut.extent // lanes
+        left = builder.binary(Sub, self.up(cut.begin.length, lanes), cut.begin.at)
+        vectors = builder.binary(FloorDiv, left, builder.const(lanes))
+        if each == 1:
+            return [BlockRun(cut.extent, builder.binary(Min, vectors, count))]
+        vectors = builder.binary(Min, vectors, builder.const(cut.count * each))
+        trips = builder.binary(FloorDiv, vectors, builder.const(each))
+        rest = builder.binary(Sub, vectors, builder.binary(Mul, trips, builder.const(each)))
+        first = builder.binary(Mul, trips, builder.const(cut.extent))
+        return [BlockRun(cut.extent, trips), *self.narrow_runs(rest, each, lanes, first)]
+
+    def narrow_runs(self, rest: Value, each: int, lanes: int, first: Value) -> Iterator[BlockRun]:
+        """Yield runs of one block or none, of which one has the `rest` of the vectors, fewer than `each`."""
+        for vectors in range(each - 1, 0, -1):
+            trips = self.builder.binary(FloorDiv, rest, self.builder.const(vectors)) if vectors > 1 else rest
+            yield BlockRun(vectors * lanes, trips, first)
+            if vectors > 1:
+                taken = self.builder.binary(Mul, trips, self.builder.const(vectors))
+                rest = self.builder.binary(Sub, rest, taken)
 
     def up(self, length: Extent, extent: int) -> Value:
         if isinstance(length, int):
             return self.builder.const(length + extent - 1)
         return self.builder.binary(Add, Value(length, INDEX_SCALAR), self.builder.const(extent - 1))
 
-    def nest(self, loops: Sequence[tuple[BlockAxis, Value]]) -> None:
+    def nest(self, loops: Sequence[tuple[BlockAxis, list[BlockRun]]]) -> None:
         if not loops:
+            self.smaller = self.with_extents()
             for op in self.plan.inside:
                 self.op(op)
             return
-        (cut, trips), *rest = loops
-        number = self.builder.fresh(cut.name, INDEX_SCALAR)
+        (cut, runs), *rest = loops
+        for run in runs:
+            self.extents[cut.label] = run.extent
+            number = self.builder.fresh(cut.name, INDEX_SCALAR)
+            body = self.body(cut, run, number, rest)
+            if run is not runs[0]:  # the blocks before have these names
+                body = renamed(body, lambda v: self.builder.fresh(v.name, v.type))
+            self.builder.effect(Loop, run.trips, (), body)
+
+    def body(
+        self, cut: BlockAxis, run: BlockRun, number: Value, rest: Sequence[tuple[BlockAxis, list[BlockRun]]]
+    ) -> Block:
+        """Return the loops over the rest of the axes, for a block of a run along one."""
         with self.builder.region():
-            self.offsets[cut.label] = self.builder.binary(Mul, number, self.builder.const(cut.extent))
+            far = run.first or self.builder.binary(Mul, number, self.builder.const(cut.extent))
+            self.offsets[cut.label] = far
+            self.shifted = {key: v for key, v in self.shifted.items() if key[0] != cut.label}
             for window in self.plan.windows(cut.label):
                 if isinstance(window.op, Write):
                     self.shifted[cut.label, self.plan.positions.formula(window.at)] = self.shift(window.at, cut.label)
             self.nest(rest)
             self.loc = self.plan.writes[0].loc
-            body = self.builder.block([number], [])
-        self.builder.effect(Loop, trips, (), body)
+            return self.builder.block([number], [])
 
     def shift(self, at: Value, label: Label) -> Value:
         """Return where a block begins, for a tile that begins at `at`."""
