@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from math import prod
 
 from tilewave.analysis.register_pressure import workgroups_in_turns
-from tilewave.cost.by_lanes import is_stored_by_tma, loads_of_blocks, loads_of_thin, stores_of_elements
+from tilewave.cost.by_lanes import is_stored_by_tma, loads_of_blocks, loads_of_thin, stores_of_elements, waits_of_thin
 from tilewave.cost.parameters import LaunchParameters
 from tilewave.cost.work import CutProduct, CutTransfer, CutWork
 from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, root, rounded_up, smaller
@@ -164,11 +164,12 @@ class GpuCost:
     def resident(self, work: CutWork) -> int:
         """Return how many workgroups run on one unit at once."""
         if work.is_thin:
-            rows = self.chip.tuning.rows
-            lanes = max(self.chip.lanes, max(t.tile_bytes for t in work.operands) // rows.lane_bytes)
-            return max(1, rows.resident_lanes // lanes)
+            return max(1, self.chip.tuning.rows.resident_lanes // self._lanes_of_thin(work))
         most = MOST_RESIDENT if self._by_lanes(work) else 2
         return self._resident(work, self.stages(work), most)
+
+    def _lanes_of_thin(self, work: CutWork) -> int:
+        return max(self.chip.lanes, max(t.tile_bytes for t in work.operands) // self.chip.tuning.rows.lane_bytes)
 
     def _resident(self, work: CutWork, stages: int, most: int) -> int:
         taken = stages * work.step_bytes + self._staged_bytes(work)
@@ -329,13 +330,13 @@ class GpuCost:
             return 0
         dram = int(self.card.hbm.bytes_per_second / US)
         odd = work.unaligned(self.grain_bytes)
-        by_tma, times = is_stored_by_tma(work), []
-        for is_result in (False, True) if by_tma else (False,):  # packed before the product, and copied back after it
+        times: Number = 0
+        for back in (False, True) if is_stored_by_tma(work) else (False,):  # a result is copied back
             copied = sum(
-                chosen(is_odd, t.array_bytes + self._packed(t), 0) for is_odd, t in odd if t.is_written is is_result
+                chosen(is_odd, t.array_bytes + self._packed(t), 0) for is_odd, t in odd if t.is_written is back
             )
-            times.append(chosen(copied > 0, self.parameters.copy + quotient(copied * US, dram), 0))
-        return chosen(self.loads_in_place(work), 0, sum(times))
+            times += chosen(copied > 0, self.parameters.copy + quotient(copied * US, dram), 0)
+        return chosen(self.loads_in_place(work), 0, times)
 
     def _packed(self, t: CutTransfer) -> Number:
         """Return the bytes of an operand's packed copy: its shortest rows are padded to what TMA loads."""
@@ -348,7 +349,8 @@ class GpuCost:
         Each task begins, and waits for every step; an SM holds so many lanes at once.
         """
         p = self.parameters
-        waits = rounded_up(work.tasks, self.units * self.resident(work)) * (p.latency + work.steps * (p.latency // 2))
+        each = p.latency // 2 + waits_of_thin(work, self._lanes_of_thin(work))
+        waits = rounded_up(work.tasks, self.units * self.resident(work)) * (p.latency + work.steps * each)
         loaded = sum(t.swept_bytes * self._sectors(t) for t in work.operands)
         from_l2 = NS * quotient(loaded * (US // NS), p.kept_bytes_per_us)  # numbers of programs have 64 bits
         turns = rounded_up(work.tasks, self.units)

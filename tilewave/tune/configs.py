@@ -2,7 +2,8 @@
 
 A config is written `rows x cols x depth`, for 16-bit operands, then `/` and the most stages of the software pipeline,
 then `:` and the parts of split-K. Tiles with one row or column are computed without a matrix unit (`reduce_thin_mma`):
-two for a long operand that is stored along K, and two for one that is not. `benchmarks/kernel_set_h200.py` measured 80
+two for a long operand that is stored along K, and one for one that is not. Lanes that load unaligned operands want steps
+of 16 elements where K is short, and a split where it is long and tiles are few. `benchmarks/kernel_set_h200.py` measured 80
 configs on 177 shapes of an H200, and `benchmarks/fit_cost.py` says what this set holds of their best, and what the
 model's choice loses.
 """
@@ -15,10 +16,10 @@ from functools import cache
 from tilewave.cost.work import UNSAID
 
 HOPPER = """
-128x256x64/4 160x256x64/4 128x224x64/4 128x160x64/5 128x128x64/6 128x64x64/8
+128x256x64/4 160x256x64/4 128x224x64/4 128x160x64/5 128x128x64/6 128x64x64/8 128x128x16/8 64x128x16/8
 96x256x64/4 96x128x64/7 96x64x128/5 80x128x64/7 64x192x64/6 64x128x64/8 64x64x128/6 64x64x64/6
-64x32x64/8 64x16x64/8 64x8x128/12 64x8x64/10 48x64x128/7 32x64x128/4 16x64x128/8 16x64x64/8 8x64x128/5 48x128x64/8:2
-4x1x1024 4x1x4096 64x1x64 8x1x2048 1x4x1024 1x4x4096 1x64x64 1x8x2048
+64x32x64/8 64x16x64/8 64x8x128/12 64x8x64/10 48x64x128/7 32x64x128/4 16x64x128/8 16x64x64/8 8x64x128/5 16x64x128/8:4
+4x1x1024 4x1x4096 64x1x64 1x4x1024 1x4x4096 1x64x64
 """
 CDNA = """
 256x256x64 256x256x32 256x128x64 128x256x64 128x128x64 128x128x32 128x64x64 64x128x64 64x64x64 64x64x128
