@@ -2,10 +2,10 @@
 
 A config is written `rows x cols x depth`, for 16-bit operands, then `/` and the most stages of the software pipeline,
 then `:` and the parts of split-K. Tiles with one row or column are computed without a matrix unit (`reduce_thin_mma`):
-two for a long operand that is stored along K, and one for one that is not. Lanes that load unaligned operands want steps
-of 16 elements where K is short, and a split where it is long and tiles are few. `benchmarks/kernel_set_h200.py` measured 80
-configs on 177 shapes of an H200, and `benchmarks/fit_cost.py` says what this set holds of their best, and what the
-model's choice loses.
+two for a long operand that is stored along K, and one for one that is not. Lanes that load unaligned operands want
+steps of 16 elements where K is short, and a split where it is long and tiles are few. `benchmarks/kernel_set_h200.py`
+measured 80 configs on 177 shapes of an H200, and `benchmarks/fit_cost.py` says what this set holds of their best, and
+what the model's choice loses.
 """
 
 from __future__ import annotations
