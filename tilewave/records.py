@@ -42,7 +42,7 @@ def _compiled_init(of: type) -> Any:
     after = {"__post_init__": of.__post_init__} if hasattr(of, "__post_init__") else {}
     fields = [(f.name, f.type, _again(f)) for f in known]
     twin = dataclasses.make_dataclass(of.__name__, fields, namespace=after, frozen=True, repr=False, eq=False)
-    init: Any = twin.__init__
+    init: Any = vars(twin)["__init__"]
     init.__qualname__ = f"{of.__qualname__}.__init__"
     return init
 

@@ -115,7 +115,9 @@ class ReadPanel(Computed):
         fits = is_in(self.memory, "packed") and isinstance(out, Tile) and 2 <= len(out.shape) <= len(at)
         want(fits and len(at) == memory.rank - 2, f"reads {out} from {memory}")
         *_, rows, depth = memory.extents
-        parts = isinstance(depth, int) and out.shape[-2] <= rows and out.shape[-1] % depth == 0
+        parts = (
+            isinstance(depth, int) and isinstance(rows, int) and out.shape[-2] <= rows and out.shape[-1] % depth == 0
+        )
         want(parts, f"{out} is no part of a panel of {memory}")
         same = are_indices(at) and out.dtype == memory.dtype
         want(same and set(out.shape[:-2]) <= {1}, f"reads {out} from {memory}")
