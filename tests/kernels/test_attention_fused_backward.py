@@ -44,7 +44,8 @@ class Gradients:
         self.delta, self.base2 = (poisoned(rows, f32) for _ in range(2))
         step = blocks.queries if blocks else 1
         tiles, of = -(-case.queries // step), (step * case.size,) if blocks else (case.size,)
-        self.sums, self.turns = np.zeros((*rows[:-1], tiles, *of), np.float32), np.zeros(rows, np.int32)
+        self.sums = np.zeros((*rows[:-1], tiles, *of), np.float32)
+        self.turns = np.zeros(self.sums.shape[:4], np.int32)
         exact = self.exact
         self.found = {name: poisoned(x.shape, dtype) for name, x in (("grad_q", exact.q), ("grad_k", exact.k))}
         self.found["grad_v"] = poisoned(exact.v.shape, dtype)
@@ -55,8 +56,9 @@ class Gradients:
     def by_group(self, x):
         return x if self.case.sharing > 1 else self.by_head(x)
 
-    def sums_by_group(self):
-        return self.sums if self.case.sharing > 1 else self.sums[:, :, 0]
+    def of_groups(self, x):
+        """Return the sums or their counters, without the axis of query heads where no heads share keys."""
+        return x if self.case.sharing > 1 else x[:, :, 0]
 
     def kernel(self, tile):
         bias = self.dtype if self.case.biased else None
@@ -70,8 +72,8 @@ class Gradients:
         deltas = attention_deltas_kernel(self.case.size_v, f32, self.dtype, self.dtype)
         run(deltas, "numpy", *map(self.by_head, (y, exact.grad, lse, self.delta, self.base2)))
         rows = map(self.by_group, (exact.grad, exact.bias, self.base2, self.delta))
-        turns = self.by_group(self.turns) if self.adding is Adding.IN_TURNS else None
-        outputs = self.found["grad_k"], self.found["grad_v"], self.sums_by_group(), turns
+        turns = self.of_groups(self.turns) if self.adding is Adding.IN_TURNS else None
+        outputs = self.found["grad_k"], self.found["grad_v"], self.of_groups(self.sums), turns
         return [x for x in (self.by_group(exact.q), exact.k, exact.v, *rows, *outputs) if x is not None]
 
     def check(self, way):
@@ -106,7 +108,7 @@ def test_a_window_leaves_out_blocks_of_keys_and_turns_begin_with_the_first_that_
     made = Gradients(case, f16, Adding.IN_TURNS)
     run(made.kernel(AttentionTile(16, 16)), "numpy", *made.arrays())
     made.check("numpy")
-    assert made.turns.reshape(-1, 64)[0][::16].tolist() == [2, 2, 2, 2]
+    assert made.turns[0, 0, 0, ::16].tolist() == [2, 2, 2, 2]
 
 
 # on Hopper ---------------------------------------------------------------------------------------------------------
@@ -128,12 +130,13 @@ BLOCKS = SumBlocks(64)
 SHORT = Case(320, 256, Scores(0.1), size=64, size_v=64)
 
 
+@pytest.mark.parametrize("adding", Adding)
 @pytest.mark.parametrize(
     ("case", "whole"), [(HEADS, False), (WHOLE, True), (SHORT, True)], ids=["ragged", "whole", "heads of 64"]
 )
-def test_sums_in_blocks_are_added_atomically(case, whole):
+def test_sums_in_blocks(case, whole, adding):
     """Sizes are dynamic: tiles that are whole are assumed to be."""
-    made = Gradients(case, bf16, Adding.ATOMICALLY, BLOCKS, whole)
+    made = Gradients(case, bf16, adding, BLOCKS, whole)
     run(made.kernel(AttentionTile(64, 128, 4)), "lanes of sm_90a", *made.arrays())
     made.check("numpy")
 

@@ -84,8 +84,8 @@ def attention_fused_backward_kernel(
 
     It takes what `attention_keys_backward_kernel` takes. sums_q are the gradients of queries, not scaled yet, and
     turns[B, H_KV, G, M] count the turns; both are 0 before the launch. There is no G where no heads share keys, and
-    there are no turns where the workgroups add atomically. With `blocks`, it is sums_q[B, H_KV, G, T, F]. Where no
-    tile is a boundary tile, the kernel may be `whole`: it has no masks of boundary tiles.
+    there are no turns where the workgroups add atomically. With `blocks`, they are sums_q[B, H_KV, G, T, F] and
+    turns[B, H_KV, G, T]. Where no tile is a boundary tile, the kernel may be `whole`: it has no masks of boundary tiles.
     """
     facts = GradientBlocks(tile, heads, scores, of, dtype, bias_dtype)
     sums = FusedSums(facts, ("grad_k", "grad_v"), adding, blocks)
@@ -100,7 +100,8 @@ def attention_fused_backward_kernel(
     rows = (B, H_KV, G, M) if grouped else (B, H_KV, M)
     shapes, dtypes = sums.blocks.inputs(rows)
     sums_of = (*rows, K1) if blocks is None else (*rows[:-1], T, F)
-    shapes |= {"grad_k": (B, H_KV, K2, K1), "grad_v": (B, H_KV, K2, N), "sums_q": sums_of, "turns": rows}
+    counted = rows if blocks is None else (*rows[:-1], T)
+    shapes |= {"grad_k": (B, H_KV, K2, K1), "grad_v": (B, H_KV, K2, N), "sums_q": sums_of, "turns": counted}
     dtypes |= {"grad_k": dtype, "grad_v": dtype, "sums_q": of, "turns": I32 if adding is Adding.IN_TURNS else None}
     tiles = {H_KV: 1, B: 1, K2: tile.keys}
     order = ORDER if adding is Adding.IN_TURNS else ORDER_OF_HEADS
@@ -246,10 +247,11 @@ def attention_fused_backward_calls(
     scores = Scores.of("attention", heads, asked.scale, asked.causal, asked.window, asked.soft_cap).of_queries(row[-1])
     scratch = {name: make(name, of, tuple(row)) for name in ("delta", "base2")}
     cleared = (("sums_q", of), *((("turns", I32),) if adding is Adding.IN_TURNS else ()))
-    blocks = sum_blocks(target, tile, adding)
+    blocks = sum_blocks(target, tile)
     whole = is_whole(tile, row[-1], views["k"].shape[2])
     step = 1 if blocks is None else blocks.queries
-    shapes = {"sums_q": (*row[:-1], -(-row[-1] // step) * step, heads.size), "turns": tuple(row)}
+    steps = -(-row[-1] // step)
+    shapes = {"sums_q": (*row[:-1], steps * step, heads.size), "turns": (*row[:-1], steps)}
     scratch |= {name: make(name, dtype, shapes[name]) for name, dtype in cleared}
     every = {**arrays, **scratch}
     facts = heads.size_v, of, dtypes["y"], dtypes["grad"], dtypes.get("grad_lse"), heads.size, cleared
@@ -264,10 +266,10 @@ def attention_fused_backward_calls(
     return [call_of(kernel, given) for kernel, given in calls]
 
 
-def sum_blocks(target: str, tile: AttentionTile, adding: Adding) -> SumBlocks | None:
+def sum_blocks(target: str, tile: AttentionTile) -> SumBlocks | None:
     """Return the order of the sums of queries for a target; None: row by row."""
     is_hopper = target in CHIPS and CHIPS[target].tma is not None
-    return SumBlocks(tile.queries) if is_hopper and adding is Adding.ATOMICALLY else None
+    return SumBlocks(tile.queries) if is_hopper else None
 
 
 def in_blocks(sums: Any, blocks: SumBlocks) -> Any:
