@@ -239,4 +239,5 @@ def test_sums_in_turns_are_batch_invariant_and_atomics_are_not():
 def test_hopper_waits_by_an_acquire_and_passes_by_a_release():
     asm = compiled("sm_90a").build.asm
     assert asm.count("ld.acquire.gpu") == asm.count("red.release.gpu") == 1
-    assert asm.index("ld.acquire.gpu") < asm.index("red.relaxed.gpu.global.add.v2.f32")
+    adds = [asm.index(begin) for begin in ("red.relaxed.gpu.global.add.v2.f32", "ld.acquire.gpu", "red.release.gpu")]
+    assert adds == sorted(adds), "consumers add; the watcher's and the releaser's programs follow theirs"
