@@ -125,7 +125,9 @@ class Turns:
             common = {turn for turn in now if number == 0 or any(turn[:2] == old[:2] for old in self.sets[number])}
             if not common:
                 where = position(those[:1], shape)
-                self.fail(at, op, f"adds to {memory.name}[{where}] in turns of two counters: the order decides the result")
+                self.fail(
+                    at, op, f"adds to {memory.name}[{where}] in turns of two counters: the order decides the result"
+                )
             new = frozenset(common) - self.sets[number]
             if not new:
                 self.fail_twice(at, op, memory, shape, those)

@@ -39,7 +39,14 @@ from tilewave.kernels.attentions import (
 )
 from tilewave.kernels.decode import KernelCall, Make
 from tilewave.lang.accesses import atomic_add, read, write
-from tilewave.lang.constraints import Assumption, Constraint, TilingConstraint, WaveConstraint, WorkgroupConstraint, WorkgroupMapping
+from tilewave.lang.constraints import (
+    Assumption,
+    Constraint,
+    TilingConstraint,
+    WaveConstraint,
+    WorkgroupConstraint,
+    WorkgroupMapping,
+)
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.ops import cast, first_index, maximum, minimum, scalar, self_index
 from tilewave.lang.ordered import ordered_add

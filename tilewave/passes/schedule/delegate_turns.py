@@ -157,7 +157,11 @@ class _Delegation:
         releaser = self.helper(self.watcher + 1, PassTurn, self.of_releaser)
         ops: list[Op] = []
         for op in self.old.body.ops:
-            ops += self.made() if isinstance(op, MakeMbarriers) and not any(isinstance(x, MakeMbarriers) for x in ops) else ()
+            ops += (
+                self.made()
+                if isinstance(op, MakeMbarriers) and not any(isinstance(x, MakeMbarriers) for x in ops)
+                else ()
+            )
             ops.append(consumers if op is self.consumers else op)
         last = max(i for i, op in enumerate(ops) if isinstance(op, Role)) + 1
         return replace(self.old, body=replace(self.old.body, ops=(*ops[:last], watcher, releaser, *ops[last:])))

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from tilewave.analysis.program_slices import following, taken_by
@@ -45,7 +44,7 @@ from tilewave.ir.ops import (
     WgmmaShared,
     Yield,
 )
-from tilewave.ir.placements import elements, is_in
+from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import RemarkKind
 from tilewave.ir.rewrite import names, renamed, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Mbarriers, Memory, Vector
@@ -281,4 +280,3 @@ class _Exchange:
     def place(self, count: Value) -> tuple[Value, Value]:
         number = Number(self.builder, count)
         return (number % STAGES).value, (number // STAGES % STAGES).value
-
