@@ -142,7 +142,7 @@ def test_gradients_in_an_order_of_heads(scores, order):
 
 
 def test_as_many_heads_at_a_time_as_half_of_l2_holds():
-    """On an H200, of 60 MiB: a head of 4096 queries of 128 elements takes 4 MiB, and the sixteen are two equal groups."""
+    """On an H200, of 60 MiB: a head of 4096 queries of 128 elements takes 4 MiB, and sixteen are two equal groups."""
     heads = Heads(128, 128)
     assert TurnOrder.of("sm_90a", heads, 4, 16, 4096, f16) == TurnOrder((H_KV, K2, B), 8)
     assert TurnOrder.of("sm_90a", heads, 1, 16, 16384, f16) == TurnOrder((H_KV, K2, B), 2)

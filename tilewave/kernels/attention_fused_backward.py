@@ -95,8 +95,8 @@ def attention_fused_backward_kernel(
     It takes what `attention_keys_backward_kernel` takes. sums_q are the gradients of queries, not scaled yet, and
     turns[B, H_KV, G, M] count the turns; both are 0 before the launch. There is no G where no heads share keys, and
     there are no turns where the workgroups add atomically. With `blocks`, they are sums_q[B, H_KV, G, T, F] and
-    turns[B, H_KV, G, T]. Where no tile is a boundary tile, the kernel may be `whole`: it has no masks of boundary tiles.
-    `turns` is the order of workgroups that add in turns; without one, heads and batches are its first axes.
+    turns[B, H_KV, G, T]. Where no tile is a boundary tile, the kernel may be `whole`: it has no masks of boundary
+    tiles. `turns` is the order of workgroups that add in turns; without one, heads and batches are its first axes.
     """
     facts = GradientBlocks(tile, heads, scores, of, dtype, bias_dtype)
     sums = FusedSums(facts, ("grad_k", "grad_v"), adding, blocks, turns is not None and scores.masked)
@@ -128,16 +128,16 @@ def attention_fused_backward_kernel(
 
 @dataclass(frozen=True)
 class TurnOrder:
-    """Some heads at a time, and tile of keys after tile of keys of these: L2 keeps what their workgroups load and add to.
+    """Some heads at a time, tile of keys after tile of keys: L2 keeps what their workgroups load, and what they add to.
 
-        tile of keys     0 1 2 3                              0 1 2 3
-        heads 0 and 1    0 2 4 6   a number: a workgroup      6 4 2 0    where queries see no later keys, from the last
-                         1 3 5 7                              7 5 3 1    tile on
+        tile of keys     0 1 2 3               0 1 2 3
+        heads 0 and 1    0 2 4 6      masked:  7 5 3 1     the number of each workgroup
+                         1 3 5 7               6 4 2 0
         heads 2 and 3    8 …
 
-    All workgroups of a head add to the blocks of queries in one order, and wait at the first ones until they are a
-    hand-over apart. Where a tile of keys is seen by queries from its own on, the workgroup of the tile after it is
-    ahead by as many steps as a tile of keys has blocks of queries, if both start at once: so turns follow the last tile.
+    The workgroups of a head add to its blocks of queries in one order, and wait at the first one until they are a
+    hand-over apart. Where masks hide the queries before a tile of keys, the workgroup of the tile after it begins some
+    blocks further on. If both start at once it is ahead, by about a hand-over, so its turn is before.
     """
 
     dims: tuple[Symbol, Symbol, Symbol]

@@ -1,13 +1,17 @@
 """Delegate turns to warps of their own: a watcher waits for the turns of the consumers, and a releaser passes them.
 
-    role(consumers) {              role(consumers) {               role(watcher) {                role(releaser) {
-      loop(%n) {                     loop(%n) {                      loop(%n) {                     loop(%n) {
-        ‹products›                     ‹products›                      wait_mbarrier(%passed, …)      wait_mbarrier(%added, …)
-        wait_turn(%x, …)       →       wait_mbarrier(%come, …)         wait_turn(%x, …)               pass_turn(%x, …)
-        store(…) {combine}             store(…) {combine}              arrive(%come, %slot)           arrive(%passed, %slot)
-        pass_turn(%x, …)               arrive(%added, %slot)         }                              }
-      }                              }                             }                              }
-    }                              }
+    role(consumers) {            role(consumers) {               role(watcher) {
+      loop(%n) {                   loop(%n) {                      loop(%n) {
+        ‹products›                   ‹products›                      wait_mbarrier(%passed, %slot, …)
+        wait_turn(%x, …)     →       wait_mbarrier(%come, %slot)     wait_turn(%x, …)
+        store(…) {combine}           store(…) {combine}              arrive(%come, %slot)
+        pass_turn(%x, …)             arrive(%added, %slot)         } }
+      }                            } }                           role(releaser) {
+    }                                                              loop(%n) {
+                                                                     wait_mbarrier(%added, %slot, …)
+                                                                     pass_turn(%x, …)
+                                                                     arrive(%passed, %slot)
+                                                                   } }
 
 A wave that polls a counter in global memory, and one that makes its additions visible before it increases the counter,
 waits for about a microsecond. Consumers would do both in every step, and issue no products meanwhile. With mbarriers
@@ -97,31 +101,37 @@ class DelegateTurns:
     def want_delegable(self, kernel: Kernel, consumers: Role, busy: int) -> None:
         """Raise `Left` unless two warps are idle, and can find the turns of the consumers, whose mbarriers fit."""
         turn = next(op for op in walk(consumers.body) if isinstance(op, TurnOp))
-        about = {"loc": turn.loc, "memory": turn.memory.name}
+        loc, memory = turn.loc, turn.memory.name
         waves = prod(kernel.waves)
         is_grouped = not consumers.first and consumers.last % Wgmma.group.waves == 0
-        want(is_grouped and busy + HELPERS <= waves, NO_WARPS, waves=waves, **about)
-        want(_is_paired(kernel, consumers), APART, **about)
-        want(_is_of_workgroup(kernel, consumers), BY_WAVE, **about)
+        want(is_grouped and busy + HELPERS <= waves, NO_WARPS, loc, waves=waves, memory=memory)
+        want(_is_paired(kernel, consumers), APART, loc, memory=memory)
+        want(_is_of_workgroup(kernel, consumers), BY_WAVE, loc, memory=memory)
         more = RINGS * SLOTS * MBARRIER_BYTES
-        want(shared_bytes(kernel) + more <= self.machine.shared.bytes, NO_ROOM, bytes=more, **about)
+        want(shared_bytes(kernel) + more <= self.machine.shared.bytes, NO_ROOM, loc, bytes=more, memory=memory)
 
 
 def _is_paired(kernel: Kernel, consumers: Role) -> bool:
-    """Whether each block of the consumers passes each turn after the wait for it, and no other wave has turns."""
-    those = {id(op) for op in walk(consumers.body) if _is_turn(op)}
+    """Whether all consumers have the same turns, each passed in the block where it is waited for, and no other has."""
     inside = {id(op) for role in walk(consumers.body) if isinstance(role, Role) for op in walk(role.body)}
-    if not inside.isdisjoint(those) or any(_is_turn(op) and id(op) not in those for op in walk(kernel.body)):
-        return False
-    for block in blocks_in(consumers.body):
-        turns = [op for op in block.ops if _is_turn(op)]
-        waits, passes = turns[::2], turns[1::2]
-        if len(waits) != len(passes) or not all(isinstance(op, WaitTurn) for op in waits):
-            return False
-        both = zip(waits, passes, strict=True)
-        if not all(isinstance(b, PassTurn) and (a.turns, a.at) == (b.turns, b.at) for a, b in both):
-            return False
-    return True
+    those = {id(op) for op in walk(consumers.body) if _is_turn(op)}
+    alone = inside.isdisjoint(those) and not any(_is_turn(op) and id(op) not in those for op in walk(kernel.body))
+    return alone and all(map(_passes_what_it_waits_for, blocks_in(consumers.body)))
+
+
+def _passes_what_it_waits_for(block: Block) -> bool:
+    """Whether each wait for a turn in the block is followed by its pass, with no other turns between them."""
+    before: Op | None = None
+    for op in block.ops:
+        if isinstance(op, PassTurn):
+            if not isinstance(before, WaitTurn) or (before.turns, before.at) != (op.turns, op.at):
+                return False
+            before = None
+        elif isinstance(op, WaitTurn) or any(_is_turn(inner) for own in op.blocks for inner in walk(own)):
+            if before is not None:
+                return False
+            before = op if isinstance(op, WaitTurn) else None
+    return before is None
 
 
 def _is_of_workgroup(kernel: Kernel, consumers: Role) -> bool:
