@@ -1,9 +1,9 @@
 """Turns at tiles of arrays while a kernel runs: who has them, and in which turn each element was added to.
 
-A sum in a fixed order needs three things, and each is checked as the kernel runs: whoever adds to an array knows that
-the workgroup has a turn, and the turn is passed by a wave that knows of the addition; all that is added to one element
-is added in turns of one counter; in a turn each element is added to once. A wave may wait for turns, or pass them, for
-the others of its workgroup: what a wave knows follows from barriers and mbarriers (`clocks.py`).
+A sum in a fixed order needs three things, and each is checked as the kernel runs: a wave that adds to an array knows
+that the workgroup has a turn, and the turn is passed by a wave that knows of the addition; all that is added to one
+element is added in turns of one counter; in a turn each element is added to once. A wave may wait for turns, or pass
+them, for the others of its workgroup: what a wave knows follows from barriers and mbarriers (`clocks.py`).
 
 A workgroup may have several turns at once, and an addition is then in one of them, which it does not name: of each
 element all turns are kept in which it may have been added to, and none may be left without one.
