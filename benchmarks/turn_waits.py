@@ -1,9 +1,10 @@
-"""Predicted waits of the backward pass of attention in five products, for four orders of workgroups.
+"""Predicted waits of the backward pass of attention in five products, for orders of workgroups.
 
     python benchmarks/turn_waits.py [--at-once 132] [--hand-over 2.2]
 
 16k tokens of 16 heads, 64 queries a step, 128 keys a workgroup. Printed are the steps of each order, and the share of
-the speed without waits.
+the speed without waits. The last order is the one of `attention_fused_backward` on an H200: its turns descend along
+keys where the pass is causal, so that the longest workgroups of the last heads start last.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tilewave import (
     TilingConstraint,
     WorkgroupConstraint,
     WorkgroupMapping,
+    f16,
     f32,
     first_index,
     i32,
@@ -26,11 +28,13 @@ from tilewave import (
     sym,
     wave,
 )
+from tilewave.kernels import AttentionTile, Heads, Scores
+from tilewave.kernels.attention_fused_backward import Adding, TurnOrder, attention_fused_backward_kernel
 from tilewave.sim.turns import HAND_OVER, TurnWaits, turn_waits
 
 B, H, M, D, K2 = sym.B, sym.H, sym.M, sym.D, sym.K2
 G = GLOBAL_ADDRESS_SPACE
-QUERIES, KEYS, TOKENS, HEADS = 64, 128, 16384, 16
+QUERIES, KEYS, TOKENS, HEADS, SIZE = 64, 128, 16384, 16, 128
 TILES = {B: 1, H: 1, K2: KEYS}
 ORDERS: dict[str, tuple[tuple[Any, ...], list[Any]]] = {
     "blocks of keys": ((K2, H, B), []),
@@ -40,7 +44,24 @@ ORDERS: dict[str, tuple[tuple[Any, ...], list[Any]]] = {
 }
 
 
+KERNEL = "half of L2, descending if causal"
+
+
 def waits(name: str, seq: int, causal: bool, at_once: int, hand_over: float) -> TurnWaits:
+    sizes = {"B": TOKENS // seq, "M": seq, "K2": seq}
+    if name == KERNEL:
+        return turn_waits(kernel(seq, causal).compile(target="numpy"), at_once, hand_over, H_KV=HEADS, **sizes)
+    return turn_waits(in_order(name, causal).compile(target="numpy"), at_once, hand_over, H=HEADS, **sizes)
+
+
+def kernel(seq: int, causal: bool) -> Any:
+    heads, batch = Heads(SIZE, SIZE), TOKENS // seq
+    order = TurnOrder.of("sm_90a", heads, batch, HEADS, seq, f16)
+    facts = AttentionTile(QUERIES, KEYS), heads, Scores(1.0, causal=causal), f32, f16, Adding.IN_TURNS
+    return attention_fused_backward_kernel(*facts, whole=True, turns=order)
+
+
+def in_order(name: str, causal: bool) -> Any:
     axes, mapping = ORDERS[name]
     each = [WorkgroupConstraint(dim, TILES[dim], i) for i, dim in enumerate(axes)]
 
@@ -55,8 +76,7 @@ def waits(name: str, seq: int, causal: bool, at_once: int, hand_over: float) -> 
         def step() -> None:
             ordered_add(read(x), y, turns=turns, turn=first_index(K2) // KEYS)
 
-    sizes = {"B": TOKENS // seq, "H": HEADS, "M": seq, "K2": seq}
-    return turn_waits(added.compile(target="numpy"), at_once, hand_over, **sizes)
+    return added
 
 
 def main() -> None:
@@ -64,7 +84,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=132, help="workgroups on the chip")
     parser.add_argument("--hand-over", type=float, default=HAND_OVER, help="steps until the next workgroup may add")
     options = parser.parse_args()
-    for name in ORDERS:
+    for name in (*ORDERS, KERNEL):
         for seq in (4096, 16384):
             for causal in (False, True):
                 found = waits(name, seq, causal, options.at_once, options.hand_over)

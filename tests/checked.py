@@ -45,6 +45,7 @@ from tilewave.passes.memory.trim_loads import trim_loads
 from tilewave.passes.memory.use_tma import UseTma
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
+from tilewave.passes.schedule.delegate_turns import DelegateTurns
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
 from tilewave.passes.schedule.find_tiles_ahead import FindTilesAhead
 from tilewave.passes.schedule.halve_steps import HalveSteps
@@ -132,6 +133,7 @@ PASSES = {
     "take_first_step": lambda text: take_first_step,
     "skip_empty_tiles": lambda text: skip_empty_tiles,
     "skip_masked_blocks": lambda text: skip_masked_blocks,
+    "delegate_turns": lambda text: DelegateTurns(SM_90A),
     "delay_dependent_mma": lambda text: delay_dependent_mma,
     "defer_rescaling": lambda text: defer_rescaling,
     "drop_true_masks": lambda text: drop_true_masks,

@@ -9,7 +9,7 @@ from tilewave import *
 from tilewave.errors import ConstraintError, CoverageError, InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
-from tilewave.ir.ops import PassTurn, WaitTurn
+from tilewave.ir.ops import Arrive, PassTurn, Role, WaitMbarrier, WaitTurn
 from tilewave.ir.rewrite import rewrite, walk
 
 G = GLOBAL_ADDRESS_SPACE
@@ -239,4 +239,69 @@ def test_sums_in_turns_are_batch_invariant_and_atomics_are_not():
 def test_hopper_waits_by_an_acquire_and_passes_by_a_release():
     asm = compiled("sm_90a").build.asm
     assert asm.count("ld.acquire.gpu") == asm.count("red.release.gpu") == 1
-    assert asm.index("ld.acquire.gpu") < asm.index("red.relaxed.gpu.global.add.v2.f32")
+    adds = [asm.index(begin) for begin in ("red.relaxed.gpu.global.add.v2.f32", "ld.acquire.gpu", "red.release.gpu")]
+    assert adds == sorted(adds), "consumers add; the watcher's and the releaser's programs follow theirs"
+
+
+# turns on Hopper, which warps of their own wait for and pass ---------------------------------------------------------
+
+
+def delegated(m=64 * 7, k=64):
+    """Return the lanes of a kernel of seven turns for each workgroup, more than its watcher may be ahead."""
+    return compiled("sm_90a", m, k).build.lanes
+
+
+def rings(lanes):
+    """Return the mbarriers of turns: come, added, passed."""
+    (watcher,) = [op.body for op in walk(lanes.body) if isinstance(op, Role) and has(op.body, WaitTurn)]
+    (releaser,) = [op.body for op in walk(lanes.body) if isinstance(op, Role) and has(op.body, PassTurn)]
+    (come,) = {op.mbarriers for op in walk(watcher) if isinstance(op, Arrive)}
+    (added,) = {op.mbarriers for op in walk(releaser) if isinstance(op, WaitMbarrier)}
+    (passed,) = {op.mbarriers for op in walk(releaser) if isinstance(op, Arrive)}
+    assert {op.mbarriers for op in walk(watcher) if isinstance(op, WaitMbarrier)} == {passed}
+    return come, added, passed
+
+
+def has(block, cls):
+    return any(isinstance(op, cls) for op in walk(block))
+
+
+def is_found(lanes, m=64 * 7, k=64):
+    x, y, _ = lossy(m, k // 32)
+    for seed in range(6):
+        try:
+            interpret_lanes(lanes, [x, y, *arrays(m, 16, k)], {}, "random", seed)
+        except InterpreterError:
+            return True
+    return False
+
+
+def test_consumers_neither_wait_for_counters_nor_pass_turns():
+    lanes = delegated()
+    consumers, *others = [op.body for op in lanes.body.ops if isinstance(op, Role)]
+    assert not has(consumers, WaitTurn) and not has(consumers, PassTurn)
+    assert [has(role, WaitTurn) + 2 * has(role, PassTurn) for role in others] == [0, 1, 2]
+    assert not is_found(lanes)
+
+
+@pytest.mark.parametrize("ring", range(3), ids=["come", "added", "passed"])
+@pytest.mark.parametrize("cls", [WaitMbarrier, Arrive])
+def test_a_deleted_wait_or_arrival_of_a_turn_is_found(cls, ring):
+    lanes = delegated()
+    mbarriers = rings(lanes)[ring]
+    those = [op for op in walk(lanes.body) if isinstance(op, cls) and op.mbarriers == mbarriers]
+    assert those
+    for one in those:
+        assert is_found(rewrite(lanes, lambda op, one=one: [] if op is one else None)), one
+
+
+@pytest.mark.parametrize("order", ["in turn", "backwards", "random"])
+@pytest.mark.parametrize(("m", "k"), [(64, 32), (64 * 4, 96), (64 * 9, 64), (100, 256)])
+def test_delegated_turns_have_the_order_of_turns(m, k, order):
+    """One turn for each workgroup, as many as mbarriers, and more; sizes are open."""
+    x, y, wanted = lossy(m, -(-k // 32))
+    x, y = x[:, :k].copy(), y[:, :k].copy()
+    total, turns = arrays(m, 16, k)
+    compiled("sm_90a").interpret(x, y, total, turns, level="lane", order=order, seed=5)
+    np.testing.assert_array_equal(total, np.full_like(total, wanted))
+    assert set(turns[::64].tolist()) == {-(-k // 32)}, "one warp passes a turn"

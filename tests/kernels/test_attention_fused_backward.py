@@ -9,8 +9,10 @@ from hopper_kernels import changed, ops
 from kernels import poisoned
 
 from tilewave import *
+from tilewave.analysis.turns import want_ordered
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.launch import bind
 from tilewave.ir.ops import (
     Arrive,
     Barrier,
@@ -27,24 +29,28 @@ from tilewave.kernels import AttentionTile, Heads, Scores
 from tilewave.kernels.attention_fused_backward import (
     Adding,
     SumBlocks,
+    TurnOrder,
     attention_fused_backward_kernel,
     attention_query_gradients_kernel,
 )
 from tilewave.kernels.attention_gradients import attention_deltas_kernel
+from tilewave.kernels.attentions import H_KV, K2, B
 
 
 class Gradients:
     """The arrays of a call, with outputs that are poisoned, and sums and turns that begin with 0."""
 
-    def __init__(self, case, dtype, adding, blocks=None, whole=False):
+    def __init__(self, case, dtype, adding, blocks=None, whole=False, turn_order=None):
         self.case, self.dtype, self.adding, self.blocks, self.whole = case, dtype, adding, blocks, whole
+        self.turn_order = turn_order if adding is Adding.IN_TURNS else None
         self.exact, self.heads = Exact(case, dtype), Heads(case.size, case.size_v, case.sharing)
         self.row = (1, 2 * case.sharing, case.queries)
         rows = (1, 2, case.sharing, case.queries)
         self.delta, self.base2 = (poisoned(rows, f32) for _ in range(2))
         step = blocks.queries if blocks else 1
         tiles, of = -(-case.queries // step), (step * case.size,) if blocks else (case.size,)
-        self.sums, self.turns = np.zeros((*rows[:-1], tiles, *of), np.float32), np.zeros(rows, np.int32)
+        self.sums = np.zeros((*rows[:-1], tiles, *of), np.float32)
+        self.turns = np.zeros(self.sums.shape[:4], np.int32)
         exact = self.exact
         self.found = {name: poisoned(x.shape, dtype) for name, x in (("grad_q", exact.q), ("grad_k", exact.k))}
         self.found["grad_v"] = poisoned(exact.v.shape, dtype)
@@ -55,13 +61,14 @@ class Gradients:
     def by_group(self, x):
         return x if self.case.sharing > 1 else self.by_head(x)
 
-    def sums_by_group(self):
-        return self.sums if self.case.sharing > 1 else self.sums[:, :, 0]
+    def of_groups(self, x):
+        """Return the sums or their counters, without the axis of query heads where no heads share keys."""
+        return x if self.case.sharing > 1 else x[:, :, 0]
 
     def kernel(self, tile):
         bias = self.dtype if self.case.biased else None
         facts = tile, self.heads, self.case.scores, f32, self.dtype, self.adding
-        return attention_fused_backward_kernel(*facts, bias, self.blocks, self.whole)
+        return attention_fused_backward_kernel(*facts, bias, self.blocks, self.whole, self.turn_order)
 
     def arrays(self):
         """Return the arguments of the kernel, after the statistics of rows are computed."""
@@ -70,8 +77,8 @@ class Gradients:
         deltas = attention_deltas_kernel(self.case.size_v, f32, self.dtype, self.dtype)
         run(deltas, "numpy", *map(self.by_head, (y, exact.grad, lse, self.delta, self.base2)))
         rows = map(self.by_group, (exact.grad, exact.bias, self.base2, self.delta))
-        turns = self.by_group(self.turns) if self.adding is Adding.IN_TURNS else None
-        outputs = self.found["grad_k"], self.found["grad_v"], self.sums_by_group(), turns
+        turns = self.of_groups(self.turns) if self.adding is Adding.IN_TURNS else None
+        outputs = self.found["grad_k"], self.found["grad_v"], self.of_groups(self.sums), turns
         return [x for x in (self.by_group(exact.q), exact.k, exact.v, *rows, *outputs) if x is not None]
 
     def check(self, way):
@@ -106,7 +113,42 @@ def test_a_window_leaves_out_blocks_of_keys_and_turns_begin_with_the_first_that_
     made = Gradients(case, f16, Adding.IN_TURNS)
     run(made.kernel(AttentionTile(16, 16)), "numpy", *made.arrays())
     made.check("numpy")
-    assert made.turns.reshape(-1, 64)[0][::16].tolist() == [2, 2, 2, 2]
+    assert made.turns[0, 0, 0, ::16].tolist() == [2, 2, 2, 2]
+
+
+# orders of workgroups ----------------------------------------------------------------------------------------------
+
+SEEN = [Scores(0.1), Scores(0.1, causal=True), Scores(0.1, causal=True, window=9), Scores(0.1, window=40)]
+ORDERS = [TurnOrder((H_KV, K2, B), 2), TurnOrder((B, K2, H_KV), None)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("scores", SEEN)
+@pytest.mark.parametrize("sharing", [1, 2])
+def test_turns_ascend_with_workgroups_for_all_sizes(scores, order, sharing):
+    facts = AttentionTile(16, 32), Heads(32, 16, sharing), scores, f32, f16, Adding.IN_TURNS
+    made = attention_fused_backward_kernel(*facts, None, SumBlocks(16), False, order).compile(target="numpy")
+    for m, k2 in ((64, 64), (100, 260), (260, 100), (1, 70), (33, 1), (96, 320)):
+        sizes = {"B": 3, "H_KV": 5, "M": m, "K2": k2, "T": -(-m // 16), **({"G": sharing} if sharing > 1 else {})}
+        want_ordered(bind(made.kernel, sizes), sizes)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("scores", SEEN)
+def test_gradients_in_an_order_of_heads(scores, order):
+    made = Gradients(Case(64, 96, scores), f16, Adding.IN_TURNS, turn_order=order)
+    run(made.kernel(AttentionTile(16, 16)), "numpy", *made.arrays())
+    made.check("numpy")
+
+
+def test_as_many_heads_at_a_time_as_half_of_l2_holds():
+    """On an H200, of 60 MiB: a head of 4096 queries of 128 elements takes 4 MiB, and sixteen are two equal groups."""
+    heads = Heads(128, 128)
+    assert TurnOrder.of("sm_90a", heads, 4, 16, 4096, f16) == TurnOrder((H_KV, K2, B), 8)
+    assert TurnOrder.of("sm_90a", heads, 1, 16, 16384, f16) == TurnOrder((H_KV, K2, B), 2)
+    assert TurnOrder.of("sm_90a", heads, 8, 2, 4096, f16) == TurnOrder((B, K2, H_KV), None)
+    assert TurnOrder.of("sm_90a", Heads(128, 128, 4), 1, 4, 4096, f16) == TurnOrder((H_KV, K2, B), 2)
+    assert TurnOrder.of("gfx942", heads, 4, 16, 4096, f16) is None
 
 
 # on Hopper ---------------------------------------------------------------------------------------------------------
@@ -128,14 +170,25 @@ BLOCKS = SumBlocks(64)
 SHORT = Case(320, 256, Scores(0.1), size=64, size_v=64)
 
 
+@pytest.mark.parametrize("adding", Adding)
 @pytest.mark.parametrize(
     ("case", "whole"), [(HEADS, False), (WHOLE, True), (SHORT, True)], ids=["ragged", "whole", "heads of 64"]
 )
-def test_sums_in_blocks_are_added_atomically(case, whole):
+def test_sums_in_blocks(case, whole, adding):
     """Sizes are dynamic: tiles that are whole are assumed to be."""
-    made = Gradients(case, bf16, Adding.ATOMICALLY, BLOCKS, whole)
+    made = Gradients(case, bf16, adding, BLOCKS, whole, TurnOrder((H_KV, K2, B), 1))
     run(made.kernel(AttentionTile(64, 128, 4)), "lanes of sm_90a", *made.arrays())
     made.check("numpy")
+
+
+SHARED_HEADS = Case(192, 256, Scores(0.1, causal=True, window=70), sharing=2, size=64, size_v=64)
+
+
+def test_heads_that_share_keys_are_added_with_windows_in_descending_turns():
+    made = Gradients(SHARED_HEADS, f16, Adding.IN_TURNS, BLOCKS, True, TurnOrder((H_KV, K2, B), None))
+    run(made.kernel(AttentionTile(64, 128, 4)), "lanes of sm_90a", *made.arrays())
+    made.check("numpy")
+    assert made.turns[0, 0].tolist() == [[1, 2, 2]] * 2
 
 
 def outputs(lanes, seed=0):
@@ -160,7 +213,7 @@ def test_heads_of_128_are_right_with_the_same_bits_in_every_order():
 
 @pytest.mark.parametrize(
     ("cls", "said"),
-    [(WaitTurn, "without a turn"), (PassTurn, "that it did not pass|has not passed|no earlier workgroup passes on")],
+    [(WaitTurn, "without a turn|passes the turn before it knows of that"), (PassTurn, "has not passed")],
 )
 def test_a_deleted_turn_is_found(cls, said):
     lanes = hopper()[1].build.lanes

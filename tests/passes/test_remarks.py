@@ -530,6 +530,12 @@ CASES = {
     "peel_accumulator_init.MAYBE_NEVER": checked("peel_accumulator_init", "perhaps_no_rounds"),
     "peel_accumulator_init.SUMS_USED": checked("peel_accumulator_init", "looked_at"),
     "ping_pong.MAYBE_NEVER": checked("ping_pong", "perhaps_no_steps"),
+    "delegate_turns.NO_WARPS": checked("delegate_turns", "few_idle"),
+    "delegate_turns.BY_WAVE": checked("delegate_turns", "by_wave"),
+    "delegate_turns.APART": checked("delegate_turns", "added", ("      pass_turn(%sums, %turns, [%step])\n", "")),
+    "delegate_turns.NO_ROOM": checked(
+        "delegate_turns", "added", ("%o = const", "%x = allocate() : memory<232400xi8, shared>\n  %o = const")
+    ),
     "pipeline_exchanges.NO_ROOM": checked(
         "pipeline_exchanges", "exchanged", ("<128x128xf16, shared", "<896x128xf16, shared")
     ),

@@ -95,6 +95,7 @@ class _LaneInterpreter:
             self.run_waves(state)
             _want_all_known(state)
             for member in state.members:
+                self.launch.turns.want_passed(member.number)
                 _want_all_read(member)
         except Race:
             raise

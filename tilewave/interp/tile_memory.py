@@ -19,6 +19,7 @@ from tilewave.interp.tile_run import (
     element,
     has_edges,
 )
+from tilewave.interp.turns import Standpoint
 from tilewave.interp.windows import Window
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op
@@ -206,7 +207,7 @@ def write_indexed(run: TileRun, op: ir.WriteIndexed) -> tuple[Any, ...]:
         if has_edges(buffer):
             run.note_write(op, buffer, where, ATOMICALLY)
             flat = np.ravel_multi_index(where, buffer.data.shape)
-            run.turns.note_added((run.workgroup, 0), op, buffer.value, buffer.data.shape, flat)
+            run.turns.note_added(Standpoint(run.workgroup), op, buffer.value, buffer.data.shape, flat)
         else:  # it needs what was there, and one workgroup has no other
             run.note_read(op, buffer, where)
         COMBINING[op.combine].at(buffer.data, where, tile[inside])

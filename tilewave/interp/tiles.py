@@ -34,7 +34,7 @@ from tilewave.interp.tile_memory import (
     write_through,
 )
 from tilewave.interp.tile_run import ATOMICALLY, Meaning, TileRun, TrackedMemory
-from tilewave.interp.turns import counter_of, place
+from tilewave.interp.turns import Standpoint, counter_of, place
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Op
 from tilewave.ir.split_steps import steps_of_a_split
@@ -214,27 +214,26 @@ def taken(run: TileRun, op: ir.TakeOver, tile: Array, slot: int) -> Array:
 
 
 def wait_turn(run: TileRun, op: ir.WaitTurn) -> tuple[Any, ...]:
-    turns, who, counter = counted(run, op)
+    turns, counter = counted(run, op)
     turn = int(run.env[op.turn])
     if not run.turns.has_come(op, turns, counter, turn):
         run.fail(op, f"waits for turn {turn} of {place(op, turns, counter)}, which no earlier workgroup passes on")
-    run.turns.take(who, op, turns, counter, turn)
+    run.turns.take(Standpoint(run.workgroup), op, turns, counter, turn)
     return ()
 
 
 def pass_turn(run: TileRun, op: ir.PassTurn) -> tuple[Any, ...]:
-    turns, who, counter = counted(run, op)
-    run.turns.give(who, op, turns, counter)
+    turns, counter = counted(run, op)
+    run.turns.give(Standpoint(run.workgroup), op, turns, counter)
     return ()
 
 
-def counted(run: TileRun, op: ir.TurnOp) -> tuple[Array, tuple[int, int], int]:
-    """Return the array of an op's counter, who runs it, and the counter's position in the array."""
+def counted(run: TileRun, op: ir.TurnOp) -> tuple[Array, int]:
+    """Return the array of an op's counter, and the counter's position in the array."""
     buffer: TrackedMemory = run.env[op.turns]
-    who = run.workgroup, 0
-    counter = counter_of(who, op, buffer.data, tuple(run.env[v] for v in op.at))
+    counter = counter_of(run.workgroup, op, buffer.data, tuple(run.env[v] for v in op.at))
     run.note_write(op, buffer, np.unravel_index(np.array([counter]), buffer.data.shape), ATOMICALLY)
-    return buffer.data, who, counter
+    return buffer.data, counter
 
 
 MEANINGS: dict[type[Op], Meaning] = {

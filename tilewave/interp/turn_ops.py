@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewave.interp.memory import LaneMemory
-from tilewave.interp.turns import Waiter, counter_of, place
+from tilewave.interp.turns import counter_of, place
 from tilewave.interp.wave_state import Waiting, WaveState
 from tilewave.interp.workgroup import Wait
 from tilewave.ir.ops import PassTurn, TurnOp, WaitTurn
@@ -22,25 +22,21 @@ def wait_turn(wave: WaveState, op: WaitTurn) -> Waiting:
 
     yield from wave.until(Wait(op, lambda: turns.has_come(op, data, counter, turn), notified))
     wave.lanes_meet()
-    turns.take(who(wave), op, data, counter, turn)
+    turns.take(wave.standpoint, op, data, counter, turn)
     return ()
 
 
 def pass_turn(wave: WaveState, op: PassTurn) -> None:
     memory, counter = counted(wave, op)
     wave.lanes_meet()
-    wave.state.launch.turns.give(who(wave), op, memory.data.reshape(memory.shape), counter)
+    wave.state.launch.turns.give(wave.standpoint, op, memory.data.reshape(memory.shape), counter)
 
 
 def counted(wave: WaveState, op: TurnOp) -> tuple[LaneMemory, int]:
     """Return the array of an op's counter, and the counter's position in it."""
     memory: LaneMemory = wave.env[op.turns]
     at = tuple(wave.uniform(op, v) for v in op.at)
-    counter = counter_of(who(wave), op, memory.data.reshape(memory.shape), at)
+    counter = counter_of(wave.state.number, op, memory.data.reshape(memory.shape), at)
     wave.want_waited(op, memory)
     wave.state.note_combined(op, memory, np.array([counter]))
     return memory, counter
-
-
-def who(wave: WaveState) -> Waiter:
-    return wave.state.number, wave.number

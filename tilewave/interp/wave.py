@@ -80,7 +80,6 @@ class WaveRun(WaveState):
         result = yield from self.block(body)
         self.has_ended = True
         copies.want_nothing_under_way(self)
-        self.state.launch.turns.want_passed(turn_ops.who(self))
         if self.begun:
             why = f"{self.name} ends while its MMA {self.begun[0][0]} may still read shared memory"
             self.fail(body.ops[-1], why, "a wait_mma must be between the MMA and the end")

@@ -94,8 +94,8 @@ def combine(wave: WaveState, op: Store | StoreEach, memory: LaneMemory, elements
         memory.note_change(wave.state.ledger, access, kept)
     else:
         wave.state.note_combined(op, memory, kept)
-        who, array = (wave.state.number, wave.number), memory.buffer.value
-        wave.state.launch.turns.note_added(who, op, array, memory.shape, kept)
+        here, array = wave.standpoint, memory.buffer.value
+        wave.state.launch.turns.note_added(here, op, array, memory.shape, kept)
     memory.combine(op.combine, kept, new)
 
 

@@ -11,6 +11,7 @@ from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.memory import LaneMemory, WaveAccess
 from tilewave.interp.positions import RegisterOffsets, of_shape
+from tilewave.interp.turns import Standpoint
 from tilewave.interp.workgroup import CopyUnderWay, Wait, WorkgroupState
 from tilewave.ir.core import Op, Value
 
@@ -56,6 +57,13 @@ class WaveState:
     def name(self) -> str:
         alone = len(self.state.cluster.members) == 1
         return f"wave {self.number}" if alone else f"wave {self.number} of workgroup {self.state.number}"
+
+    @property
+    def standpoint(self) -> Standpoint:
+        """Where this wave is, and what it knows now of accesses to global memory."""
+        clocks = self.state.ledger.clocks
+        known = clocks.known(self.index, "global")[: clocks.count].copy()
+        return Standpoint(self.state.number, clocks.current[self.index], known)
 
     def access(self, op: Op, verb: str, segment: int | None = None) -> WaveAccess:
         """Return an access of this wave, made now, or, with `segment`, made asynchronously for it."""

@@ -4,7 +4,8 @@
 
 A workgroup has a tile of keys and loops over the queries that see it. The sums of queries are in an array of f32 in
 memory, to which the workgroups of a head add in turns, block of keys by block of keys, or atomically, in any order.
-Heads and batches are the first axes of the grid: workgroups that run at once add to different heads, and hardly wait.
+Where the chip's L2 is known, turns follow `TurnOrder`; else heads and batches are the first axes of the grid, and
+workgroups that run at once add to different heads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
-from tilewave.ir.types import I32, DType
+from tilewave.ir.types import F32, I32, DType
 from tilewave.kernels.attention_gradients import G, GradientBlocks, KeySums, attention_deltas_kernel, by_group, call_of
 from tilewave.kernels.attentions import (
     H_KV,
@@ -38,12 +39,20 @@ from tilewave.kernels.attentions import (
 )
 from tilewave.kernels.decode import KernelCall, Make
 from tilewave.lang.accesses import atomic_add, read, write
-from tilewave.lang.constraints import Assumption, Constraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
+from tilewave.lang.constraints import (
+    Assumption,
+    Constraint,
+    TilingConstraint,
+    WaveConstraint,
+    WorkgroupConstraint,
+    WorkgroupMapping,
+)
 from tilewave.lang.kernel import WaveKernel, wave
-from tilewave.lang.ops import cast, first_index, maximum, scalar, self_index
+from tilewave.lang.ops import cast, first_index, maximum, minimum, scalar, self_index
 from tilewave.lang.ordered import ordered_add
 from tilewave.lang.products import mma
 from tilewave.lang.symbols import Eq, Symbol, sym
+from tilewave.machine.cards import STANDING_FOR
 from tilewave.machine.chips import CHIPS
 from tilewave.records import dataclass
 
@@ -79,16 +88,18 @@ def attention_fused_backward_kernel(
     bias_dtype: DType | None = None,
     blocks: SumBlocks | None = None,
     whole: bool = False,
+    turns: TurnOrder | None = None,
 ) -> WaveKernel:
     """Return the kernel to grad_k[B, H_KV, K2, K1], grad_v[B, H_KV, K2, N] and sums_q[B, H_KV, G, M, K1].
 
     It takes what `attention_keys_backward_kernel` takes. sums_q are the gradients of queries, not scaled yet, and
     turns[B, H_KV, G, M] count the turns; both are 0 before the launch. There is no G where no heads share keys, and
-    there are no turns where the workgroups add atomically. With `blocks`, it is sums_q[B, H_KV, G, T, F]. Where no
-    tile is a boundary tile, the kernel may be `whole`: it has no masks of boundary tiles.
+    there are no turns where the workgroups add atomically. With `blocks`, they are sums_q[B, H_KV, G, T, F] and
+    turns[B, H_KV, G, T]. Where no tile is a boundary tile, the kernel may be `whole`: it has no masks of boundary
+    tiles. `turns` is the order of workgroups that add in turns; without one, heads and batches are its first axes.
     """
     facts = GradientBlocks(tile, heads, scores, of, dtype, bias_dtype)
-    sums = FusedSums(facts, ("grad_k", "grad_v"), adding, blocks)
+    sums = FusedSums(facts, ("grad_k", "grad_v"), adding, blocks, turns is not None and scores.masked)
 
     def walk(**arrays: Any) -> None:
         to = SimpleNamespace(**arrays)
@@ -100,17 +111,58 @@ def attention_fused_backward_kernel(
     rows = (B, H_KV, G, M) if grouped else (B, H_KV, M)
     shapes, dtypes = sums.blocks.inputs(rows)
     sums_of = (*rows, K1) if blocks is None else (*rows[:-1], T, F)
-    shapes |= {"grad_k": (B, H_KV, K2, K1), "grad_v": (B, H_KV, K2, N), "sums_q": sums_of, "turns": rows}
+    counted = rows if blocks is None else (*rows[:-1], T)
+    shapes |= {"grad_k": (B, H_KV, K2, K1), "grad_v": (B, H_KV, K2, N), "sums_q": sums_of, "turns": counted}
     dtypes |= {"grad_k": dtype, "grad_v": dtype, "sums_q": of, "turns": I32 if adding is Adding.IN_TURNS else None}
     tiles = {H_KV: 1, B: 1, K2: tile.keys}
-    order = ORDER if adding is Adding.IN_TURNS else ORDER_OF_HEADS
+    order = turns.dims if turns else ORDER if adding is Adding.IN_TURNS else ORDER_OF_HEADS
     each: list[Constraint] = [TilingConstraint(M, tile.queries)]
     each += [WorkgroupConstraint(dim, tiles[dim], place) for place, dim in enumerate(order)]
+    each += turns.mapping(sums.descends) if turns else []
     each += [TilingConstraint(G, 1)] if grouped else []
     each += [WaveConstraint(K2, tile.keys // tile.waves)] if tile.waves > 1 else []
     each += [Assumption(Eq(M % tile.queries, 0)), Assumption(Eq(K2 % tile.keys, 0))] if whole else []
     function = taking("attention_fused_backward", walk, shapes, dtypes, shared=("base2", "delta"))
     return wave(each, subs=sums.subs)(function)
+
+
+@dataclass(frozen=True)
+class TurnOrder:
+    """Some heads at a time, tile of keys after tile of keys: L2 keeps what their workgroups load, and what they add to.
+
+        tile of keys     0 1 2 3               0 1 2 3
+        heads 0 and 1    0 2 4 6      masked:  7 5 3 1     the number of each workgroup
+                         1 3 5 7               6 4 2 0
+        heads 2 and 3    8 …
+
+    The workgroups of a head add to its blocks of queries in one order, and wait at the first one until they are a
+    hand-over apart. Where masks hide the queries before a tile of keys, the workgroup of the tile after it begins some
+    blocks further on. If both start at once it is ahead, by about a hand-over, so its turn is before.
+    """
+
+    dims: tuple[Symbol, Symbol, Symbol]
+    """The axes of the grid: the one of which so many are taken at a time, keys, and the other one."""
+    at_once: int | None
+    """None: all."""
+
+    @staticmethod
+    def of(target: str, heads: Heads, batch: int, count: int, queries: int, dtype: DType) -> TurnOrder | None:
+        """Return the order for `count` heads of keys of a chip with TMA; None for others.
+
+        Half of L2 is enough for as many heads as are taken at a time, less one: the next ones begin while these end.
+        """
+        if target not in CHIPS or CHIPS[target].tma is None:
+            return None
+        elements = queries * heads.sharing * (heads.size + heads.size_v)
+        head_bytes = elements * dtype.bytes + queries * heads.sharing * heads.size * F32.bytes
+        most = -(-STANDING_FOR[target].l2.bytes // (2 * head_bytes))
+        first, other, extent = (H_KV, B, count) if count >= batch else (B, H_KV, batch)
+        groups = max(1, extent // most)
+        return TurnOrder((first, K2, other), -(-extent // groups) if groups > 1 else None)
+
+    def mapping(self, descends: bool) -> list[Constraint]:
+        steps = ["last_first()"] * descends + [f"grouped({self.at_once})"] * (self.at_once is not None)
+        return [WorkgroupMapping(" >> ".join(steps))] if steps else []
 
 
 @dataclass(frozen=True)
@@ -144,6 +196,8 @@ class FusedSums(KeySums):
 
     adding: Adding
     sum_blocks: SumBlocks | None = None
+    descends: bool = False
+    """Whether the last tile of keys that a block of queries sees has its first turn."""
 
     @property
     def subs(self) -> dict[Symbol, int]:
@@ -170,9 +224,14 @@ class FusedSums(KeySums):
         return start, None if near is None else first + (tile.keys - 1 + near)
 
     def turn(self) -> Any:
-        """Return how many tiles of keys before this one are seen by a query of the block."""
-        near, keys = self.blocks.scores.window, self.blocks.tile.keys
+        """Return how many tiles of keys before this one, or after it, are seen by a query of the block."""
+        scores, tile = self.blocks.scores, self.blocks.tile
+        near, keys = scores.window, tile.keys
         own = first_index(K2) // keys
+        if self.descends:
+            beyond = 0 if scores.causal or near is None else near - 1
+            last = first_index(M) + scalar(K2) - scalar(M) + (tile.queries - 1 + beyond)
+            return minimum(last, scalar(K2) - 1) // keys - own
         if near is None:
             return own
         first = first_index(M) + scalar(K2) - scalar(M) - (near - 1)
@@ -211,9 +270,15 @@ def fused_backward_tile(target: str, heads: Heads, queries: int, keys: int) -> A
     return AttentionTile(64, 128, 4) if heads.size == heads.size_v in HEAD_SIZES else None
 
 
-def is_quicker_in_five_products(arrays: Mapping[str, Any]) -> bool:
-    """Whether all three gradients of a call are found sooner by atomics than by a kernel for each sum: on Hopper, where
-    no tile is a boundary tile."""
+def adding_for(arrays: Mapping[str, Any], in_any_order: bool) -> Adding | None:
+    """Return how the workgroups of a call add in five products; None where a kernel for each sum is quicker."""
+    if not has_quick_tiles(arrays):
+        return None
+    return Adding.ATOMICALLY if in_any_order else None
+
+
+def has_quick_tiles(arrays: Mapping[str, Any]) -> bool:
+    """Whether five products have a tile for a call that pays: on Hopper, where no tile is a boundary tile."""
     views = looked_at_all("attention", {name: arrays[name] for name in ("q", "k", "v")})
     target, heads = target_on("attention", views["q"].device).name, Heads.of("attention", views)
     if target not in CHIPS or CHIPS[target].tma is None or views["q"].dtype.bits != HALF_BITS:
@@ -246,15 +311,18 @@ def attention_fused_backward_calls(
     scores = Scores.of("attention", heads, asked.scale, asked.causal, asked.window, asked.soft_cap).of_queries(row[-1])
     scratch = {name: make(name, of, tuple(row)) for name in ("delta", "base2")}
     cleared = (("sums_q", of), *((("turns", I32),) if adding is Adding.IN_TURNS else ()))
-    blocks = sum_blocks(target, tile, adding)
+    blocks = sum_blocks(target, tile)
     whole = is_whole(tile, row[-1], views["k"].shape[2])
     step = 1 if blocks is None else blocks.queries
-    shapes = {"sums_q": (*row[:-1], -(-row[-1] // step) * step, heads.size), "turns": tuple(row)}
+    steps = -(-row[-1] // step)
+    shapes = {"sums_q": (*row[:-1], steps * step, heads.size), "turns": (*row[:-1], steps)}
     scratch |= {name: make(name, dtype, shapes[name]) for name, dtype in cleared}
     every = {**arrays, **scratch}
     facts = heads.size_v, of, dtypes["y"], dtypes["grad"], dtypes.get("grad_lse"), heads.size, cleared
+    batch, count = views["k"].shape[:2]
+    turns = TurnOrder.of(target, heads, batch, count, row[-1], dtypes["q"]) if adding is Adding.IN_TURNS else None
     fused = attention_fused_backward_kernel(
-        tile, heads, scores, of, dtypes["q"], adding, dtypes.get("bias"), blocks, whole
+        tile, heads, scores, of, dtypes["q"], adding, dtypes.get("bias"), blocks, whole, turns
     )
     ordered = every if blocks is None else {**every, "sums_q": in_blocks(every["sums_q"], blocks)}
     of_keys = ("k", "v", "grad_k", "grad_v")
@@ -264,10 +332,10 @@ def attention_fused_backward_calls(
     return [call_of(kernel, given) for kernel, given in calls]
 
 
-def sum_blocks(target: str, tile: AttentionTile, adding: Adding) -> SumBlocks | None:
+def sum_blocks(target: str, tile: AttentionTile) -> SumBlocks | None:
     """Return the order of the sums of queries for a target; None: row by row."""
     is_hopper = target in CHIPS and CHIPS[target].tma is not None
-    return SumBlocks(tile.queries) if is_hopper and adding is Adding.ATOMICALLY else None
+    return SumBlocks(tile.queries) if is_hopper else None
 
 
 def in_blocks(sums: Any, blocks: SumBlocks) -> Any:

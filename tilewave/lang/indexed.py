@@ -10,7 +10,7 @@ its own dims in the place of that dim:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -86,6 +86,12 @@ class IndexedPlace:
         starts = [self.given[d] if d in self.given else self._start(d) for d in self.memory.dims]
         axes = tuple(axis for axis, d in enumerate(self.memory.dims) if d not in self.given)
         return tuple(x.value for x in starts), axes
+
+    def numbers(self, dims: Sequence[Any]) -> tuple[Value, ...] | None:
+        """Return where the tile begins along some dims of the memory; None where indices along one are a tile."""
+        if any(self._is_grouped(d) or (d in self.given and self.given[d].dims) for d in dims):
+            return None
+        return tuple((self.given[d] if d in self.given else self._start(d)).value for d in dims)
 
     def positions(self, mask: Traced | None = None) -> tuple[Value, ...]:
         """Return a tile of positions for each axis of the memory; those of elements that do not count are -1."""

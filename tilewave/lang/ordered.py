@@ -34,7 +34,8 @@ def ordered_add(
     """Add a tile to what `memory` has, after everything that is added to it in lower turns: 0, 1, 2, …, each once.
 
     `turns` is an array of i32 with some of the memory's dims, 0 before the launch; its element where the tile begins
-    counts the turns of that tile. Out-of-bounds elements are left out. `at` gives numbers along some dims.
+    counts the turns of that tile. Out-of-bounds elements are left out. `at` gives positions along some dims: numbers
+    along those of `turns`, and numbers or tiles along others.
     """
     trace = current(NAME)
     want_tile(NAME, tile)
@@ -58,9 +59,8 @@ def _counter(trace: Trace, memory: MemoryArgument, turns: MemoryArgument, at: Ma
         named = ", ".join(map(str, memory.dims))
         remedy = f"count in an array of its own, with some of the dims {named}"
         raise DimensionError(f"{NAME}: {turns} cannot count turns at tiles of {memory}", loc=here(), remedy=remedy)
-    place = IndexedPlace(trace, NAME, memory, at)
-    if not place.is_window:
+    found = IndexedPlace(trace, NAME, memory, at).numbers(turns.dims)
+    if found is None:
         what = f"{NAME}: {memory} is added to at indices that are tiles, and a turn is for one tile of it"
         raise TraceError(what, loc=here(), remedy="write atomic_add, which adds in any order")
-    starts = dict(zip(memory.dims, place.window()[0], strict=True))
-    return tuple(starts[d] for d in turns.dims)
+    return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tilewave.ir.types import DType
 from tilewave.kernels.attention_fused_backward import (
     Adding,
+    adding_for,
     attention_fused_backward_calls,
-    is_quicker_in_five_products,
 )
 from tilewave.kernels.attention_gradients import WantedGradients, attention_backward_calls
 from tilewave.kernels.attentions import AttentionAsked
@@ -55,8 +55,8 @@ def _attention_backward(
         scratch[name] = lib.empty((batch, heads, pitch), dtype, q)
         return lib.strided(scratch[name], shape, (heads * pitch, pitch, 1))
 
-    if adding is None and in_any_order and all(wanted) and grad_bias is None and is_quicker_in_five_products(arrays):
-        adding = Adding.ATOMICALLY
+    if adding is None and all(wanted) and grad_bias is None:
+        adding = adding_for(arrays, in_any_order)
     if adding is None:
         found = attention_backward_calls(arrays, make, asked, wanted)
     else:

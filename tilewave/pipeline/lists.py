@@ -43,6 +43,7 @@ from tilewave.passes.memory.trim_loads import trim_loads
 from tilewave.passes.memory.use_tma import UseTma
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
+from tilewave.passes.schedule.delegate_turns import DelegateTurns
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
 from tilewave.passes.schedule.find_tiles_ahead import FindTilesAhead
 from tilewave.passes.schedule.halve_steps import HalveSteps
@@ -232,6 +233,9 @@ def specialized(
         PingPong(
             machine.tuning.pipeline.lead
         ),  # after peel_accumulator_init, because it splits K loops, and the first part may be empty
+        # After pipeline_mma and ping_pong, which move turns to other places of the consumers' loops; before
+        # dependent_launch, because the roles that it makes access global memory.
+        DelegateTurns(machine),
         DependentLaunch(streamed),  # after specialize_waves, because each role waits itself, when it is ready
         SetOccupancy(machine, places),  # after specialize_waves, because it allocates the pipeline stages
         carry_stage_index,  # after overlap_mma, because that derives stage indices from step numbers

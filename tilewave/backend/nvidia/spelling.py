@@ -126,7 +126,8 @@ class Nvptx:
         asm(f, f"{TURN_LOOP}\n{WAVE_MEETS}", [("ptr addrspace(1)", counter), ("i32", passed)])
 
     def pass_turn(self, f: LlvmFunction, counter: str) -> None:
-        text = f"fence.acq_rel.gpu;\n{WAVE_MEETS}\n{when(1, 'red.release.gpu.global.add.u32 [$0], 1;')}"
+        """A release is cumulative: it also makes visible what others added before this wave waited for them."""
+        text = f"{WAVE_MEETS}\n{when(1, 'red.release.gpu.global.add.u32 [$0], 1;')}"
         asm(f, text, [("ptr addrspace(1)", counter), one_lane(f)])
 
     def wait_memory(self, f: LlvmFunction) -> None:

@@ -18,7 +18,7 @@ __all__ = [
 class TurnOp(Op):
     """An op on the counter `turns[at]` of a tile of `memory`: how often turns at the tile were passed in this launch.
 
-    On the lane level each wave waits and passes, so that a turn is over when all waves have passed it.
+    On the lane level each wave waits and passes, or one wave does for the others, which wait for it by mbarriers.
     """
 
     levels = ON_BOTH
@@ -56,7 +56,7 @@ class WaitTurn(TurnOp):
 
 
 class PassTurn(TurnOp):
-    """Make what was added since the wait visible, then increase the counter by 1."""
+    """Make visible what this wave added since the wait, or knows that others added, then increase the counter by 1."""
 
 
 OPS: tuple[type[Op], ...] = (WaitTurn, PassTurn)

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from tilewave.analysis.program_slices import following, taken_by
+from tilewave.analysis.shared_space import MBARRIER_BYTES, memory_bytes, shared_bytes
 from tilewave.forks import cached_property
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -44,7 +44,7 @@ from tilewave.ir.ops import (
     WgmmaShared,
     Yield,
 )
-from tilewave.ir.placements import elements, is_in
+from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import RemarkKind
 from tilewave.ir.rewrite import names, renamed, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Mbarriers, Memory, Vector
@@ -53,7 +53,6 @@ from tilewave.records import dataclass
 from tilewave.transform.carried_count import carry_count
 
 STAGES = 2
-MBARRIER_BYTES, ALIGNMENT = 8, 1 << 10
 NO_ROOM = RemarkKind(
     "shared memory has no room for a second stage of {bytes:,} bytes for {memory}, so warpgroups meet in every step",
     "use smaller tiles or fewer stages",
@@ -76,16 +75,9 @@ class PipelineExchanges:
         if len(found) != 1:
             return kernel
         step = found[0]
-        if self._bytes(kernel) + step.bytes > self.machine.shared.bytes:
+        if shared_bytes(kernel) + step.bytes + 2 * STAGES * MBARRIER_BYTES > self.machine.shared.bytes:
             return kernel.with_remarks(NO_ROOM.at(step.store.loc, bytes=step.bytes, memory=step.store.memory.name))
         return _Exchange(kernel, roles[0], step).kernel()
-
-    def _bytes(self, kernel: Kernel) -> int:
-        """Return the bytes of shared memory that a workgroup has, and those of mbarriers."""
-        ops = list(walk(kernel.body))
-        tiles = [op.result for op in ops if isinstance(op, Allocate) and is_in(op.result, "shared")]
-        mbarriers = sum(prod(op.result.type.shape) for op in ops if isinstance(op, MakeMbarriers)) + 2 * STAGES
-        return sum(_bytes(v) + -_bytes(v) % ALIGNMENT for v in tiles) + MBARRIER_BYTES * mbarriers
 
 
 @dataclass(frozen=True)
@@ -125,7 +117,7 @@ class _Step:
 
     @property
     def bytes(self) -> int:
-        return _bytes(self.store.memory)
+        return memory_bytes(self.store.memory)
 
     @cached_property
     def use(self) -> tuple[Op, ...]:
@@ -173,7 +165,8 @@ class _Exchange:
         self.full, self.empty = (self.builder.fresh(name, Mbarriers((STAGES,))) for name in ("full", "empty"))
 
     def kernel(self) -> Kernel:
-        role = replace(self.role, body=carry_count(self.role.body, self.step.loop, self.steps, self.builder))
+        body = carry_count(self.role.body, lambda op: op is self.step.loop, self.steps, self.builder, "exchanges")
+        role = replace(self.role, body=body)
         groups = self.step.consumers // Wgmma.group.waves
         made: list[Op] = [MakeMbarriers(groups, results=(v,), loc=self.loc) for v in (self.full, self.empty)]
         ops: list[Op] = []
@@ -287,9 +280,3 @@ class _Exchange:
     def place(self, count: Value) -> tuple[Value, Value]:
         number = Number(self.builder, count)
         return (number % STAGES).value, (number // STAGES % STAGES).value
-
-
-def _bytes(memory: Value) -> int:
-    kind = memory.type
-    assert isinstance(kind, Memory)
-    return elements(kind) * kind.dtype.bytes
