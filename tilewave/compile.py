@@ -13,9 +13,10 @@ from tilewave.analysis.group_orders import row_by_row
 from tilewave.analysis.indexed_writes import want_no_order
 from tilewave.analysis.schedule import WRITE_SOMETHING, Correction, writes_something
 from tilewave.analysis.size_proofs import Verdicts
-from tilewave.arguments import order_depends_on
+from tilewave.arguments import KernelArguments, order_depends_on
 from tilewave.backend.protocol import Backend, Build
 from tilewave.backend.targets import target_named, target_on
+from tilewave.checked_call import CompiledAssertions, Observed
 from tilewave.compiled import Compiled
 from tilewave.errors import NOWHERE, ConstraintError, CoverageError
 from tilewave.forks import IMPORTING
@@ -44,6 +45,7 @@ from tilewave.pipeline.runner import Pass, run
 from tilewave.records import dataclass
 from tilewave.runtime.kernel_set import KernelSet
 from tilewave.trace import TileLimits
+from tilewave.transform.recorded_assertions import record_assertions
 from tilewave.tune.space import NUM_STAGES
 
 if TYPE_CHECKING:
@@ -219,16 +221,26 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
         final = replace(final, sums=BATCH_INVARIANT)
     if observed is not None:
         observed, _ = run(observed, (*_tile_level(traced.order), *_after_proofs()))
+        observed = replace(observed, sums=final.sums)
     built = build(observed if observed and target.interprets else final, traced.places)
     proved = want_batch_invariant(kernel.name, final, built.steps) if options.batch_invariant else ()
     names = tuple(s.name for s in given)
+
+    def assertions() -> CompiledAssertions | None:
+        assert observed is not None
+        recorded = None if target.interprets else record_assertions(observed)
+        if recorded is None:
+            return None
+        called = KernelArguments(recorded.kernel, names, verdicts, traced.assumed)
+        return CompiledAssertions(recorded, target.name, build(recorded.kernel, traced.places), called)
+
     made = Compiled(final, traced.ir, steps, target.name, names, built, verdicts)
     return replace(
         made,
         assumed=traced.assumed,
         not_taken=(*(options.schedule.remarks if options.schedule else ()), *remarks(options.without_effect)),
         proved=proved,
-        observed=observed,
+        observed=Observed(observed, assertions) if observed is not None else None,
     )
 
 

@@ -216,7 +216,7 @@ def words_of(f: LlvmFunction, block: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Shift:
-    """How far the first byte of a chunk is behind that of its first block."""
+    """How far the first byte of a chunk is after that of its first block."""
 
     words: tuple[tuple[int, str], ...]
     """Numbers of words, and whether they are part of the distance."""
