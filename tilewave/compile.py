@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.every_size import every_size, is_right_unseen
 from tilewave.analysis.group_orders import row_by_row
-from tilewave.analysis.indexed_writes import want_no_order
+from tilewave.analysis.indexed_writes import leaves_out_by_data, want_no_order
 from tilewave.analysis.schedule import WRITE_SOMETHING, Correction, writes_something
 from tilewave.analysis.size_proofs import Verdicts
 from tilewave.arguments import KernelArguments, order_depends_on
@@ -63,6 +63,10 @@ REMEDY = "Correct the formula, or name a mapping that is right on every grid, fo
 MISPLACED = (
     "The order of tiles is right, and what is wrong is where this write puts them: correct its IndexMapping,\n"
     "or give the memory every dim that is cut over the grid"
+)
+LEFT_OUT = (
+    "Rows that numbers from memory leave out count as written, unless they are known to be those of other segments:\n"
+    "let each end where the next begins, at the offsets of an array Memory[…, Indices(sorted=True)]"
 )
 EXAMPLES = {
     "plain": "    WorkgroupMapping(xcd_contiguous(8) >> grouped(4))",
@@ -205,6 +209,8 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     rightly_ordered = kind == "plain" and not traced.order.doubt
     passed = MISPLACED if rightly_ordered else REMEDY.format(example=EXAMPLES[kind])
+    if rightly_ordered and leaves_out_by_data(traced.ir):
+        passed = LEFT_OUT
     remedy = Correction(passed, NOWHERE if rightly_ordered else traced.order.loc)
     if isinstance(traced.order, Reordering):
         passed = f"{traced.order.left_alone}\n{passed}".lstrip()

@@ -20,12 +20,17 @@ from tilewave.analysis.loaded_bounds import over_every_step
 from tilewave.errors import AccessError, CoverageError
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
+    Broadcast,
     Cast,
     Const,
+    Elementwise,
     Loop,
+    Permute,
     RaggedTile,
     Read,
     ReadIndexed,
+    Reduce,
+    Select,
     TurnOp,
     Write,
     WriteIndexed,
@@ -43,6 +48,16 @@ MAY_COLLIDE = (
 SEGMENTS = (
     "say that segments do not overlap, if that is so: {indices}: Memory[…, Indices(sorted=True)]; or add where others "
     "add: atomic_add(tile, {memory}, at={{…}})"
+)
+NO_END = (
+    "no contract says that rows from {indices} on end before others begin: end them there, {indices}: Memory[…, "
+    "Indices(sorted=True)] with one element more, end = minimum(begin + length, read({indices}, at={{…: s + 1}})), and "
+    "write at select(m < end - begin, begin + m, -1); or store the place of each row in an array with "
+    "Indices(unique=True); or add where others add: atomic_add(tile, {memory}, at={{…}})"
+)
+PLACES = (
+    "store the places in an array with a contract, slots: Memory[…, i32, Indices(unique=True)]: at={{…: slots}}, or "
+    "for pages of n rows at={{…: slots // n, …: slots % n}}; or add where others add: atomic_add(tile, {memory}, at={{…}})"
 )
 FORMULA = (
     "distinct indices stay distinct as they are, or as quotient and remainder by one number; a sum of them may not, as "
@@ -110,9 +125,17 @@ def _want_distinct(kernel: Kernel) -> None:
         if isinstance(op, (Write, WriteIndexed)) and _is_indexed(op, of_data) and not _is_added(op):
             colliding = windows.colliding(op)
             if colliding is not None:
-                what = f"{kernel.name} writes {op.memory.name} at indices from {colliding}, of which two may be equal"
+                which = f" from {colliding}," if colliding else ""
+                what = f"{kernel.name} writes {op.memory.name} at indices{which} of which two may be equal"
                 remedy = windows.remedy(op, colliding).format(indices=colliding, memory=op.memory.name)
                 raise CoverageError(what, loc=op.loc, remedy=remedy)
+
+
+def leaves_out_by_data(kernel: Kernel) -> bool:
+    """Return whether a write stores some of its elements, and numbers from memory decide which."""
+    windows = _Windows(kernel)
+    ops = (op for op in walk(kernel.body) if isinstance(op, WriteIndexed) and not op.combine)
+    return any(map(windows.leaves_out, ops))
 
 
 def _is_added(op: Op) -> bool:
@@ -210,7 +233,8 @@ class _Windows(IndexSources):
         return [tile, zero, *(_optional(write, memory) if places.in_part else [write])]
 
     def colliding(self, op: Write | WriteIndexed) -> str | None:
-        """Return the name of the indices by which two elements may have one position; None where none have."""
+        """Return the name of the indices by which two elements may have one position, if one array has them; None where
+        none have."""
         places = self.places(op)
         starts = {part.start for part in places.parts}
         apart = [
@@ -222,15 +246,36 @@ class _Windows(IndexSources):
         ]
         if places.are_known and not apart:
             return None
-        return next((read.memory.name for read in (*apart, *places.others)), "indices")
+        return next((read.memory.name for read in (*apart, *places.others)), "")
 
     def remedy(self, op: Write | WriteIndexed, colliding: str) -> str:
         """Return what to do about indices of which two may be equal."""
-        if colliding in self.unique:
-            return FORMULA
-        sources = (source for source in self.sources(op) if source is not None and source.read is not None)
-        in_segments = any(s.how == IN_SEGMENT and s.read and s.read.memory.name == colliding for s in sources)
-        return SEGMENTS if in_segments else MAY_COLLIDE
+        sources = [*self.sources(op)]
+        if None in sources or any(self.is_looked_up(v) for v in op.at):
+            return PLACES
+        blamed = [s for s in sources if s is not None and s.read is not None and s.read.memory.name == colliding]
+        if any(s.how == IN_SEGMENT for s in blamed):
+            return SEGMENTS
+        if any(s.how[0] == "" and all(part.axis is None for part in s.parts) for s in blamed):
+            return NO_END
+        return FORMULA if colliding in self.unique else MAY_COLLIDE
+
+    def is_looked_up(self, v: Value) -> bool:
+        """Return whether an index is made of elements of an array, at indices from memory in their turn."""
+        op = self.defs.get(v)
+        if isinstance(op, (ReadIndexed, Read)):
+            return any(at in self.of_data for at in op.at)
+        return isinstance(op, (Elementwise, Broadcast, Permute, Reduce)) and any(map(self.is_looked_up, op.operands))
+
+    def leaves_out(self, op: Write | WriteIndexed) -> bool:
+        """Return whether numbers from memory decide, other than by segments, which elements are stored."""
+        sources = (self.defs.get(v) for v in op.at)
+        chosen = (x for x in map(self.unrepeated, sources) if isinstance(x, Select) and self.is_nowhere(x.b))
+        return any(x.condition in self.of_data and self.segments.of(x.condition, x.a) is None for x in chosen)
+
+    def unrepeated(self, op: Op | None) -> Op | None:
+        """Return the op whose tile a broadcast or a cast repeats."""
+        return self.unrepeated(self.defs.get(op.x)) if isinstance(op, (Broadcast, Cast)) else op
 
     def places(self, op: Write | WriteIndexed) -> _Places:
         """Return what tells a write's elements apart: its windows first, then distinct indices."""

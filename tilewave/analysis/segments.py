@@ -6,13 +6,15 @@ segment is spelled in one of two ways, where t counts the elements of a window:
     select((offsets[s] <= t) & (t < offsets[s + 1]), t, -1)
     select(t < offsets[s + 1] - offsets[s], offsets[s] + t, -1)
 
-The first number may be larger, and the last smaller, than the offsets: max(offsets[s], 0), min(offsets[s + 1], T).
+The first number may be larger, and the last smaller, than the offsets: max(offsets[s], 0), min(offsets[s + 1], T). So
+may be their difference: min(lengths[s], offsets[s + 1] - offsets[s]).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import product
 
 from tilewave.analysis.affine import Affine, Sums
 from tilewave.ir.core import Kernel, Op, Value
@@ -45,8 +47,7 @@ class Segments:
                 continue
             if self.same(test.a, index) and (begin := self.lower(condition, index)):
                 return self.between(begin, test.b, index)
-            count = self.defs.get(self.number(test.b))
-            for counted, begin in pairs:
+            for count, (counted, begin) in product(self.least_of(test.b), pairs):
                 if isinstance(count, Sub) and self.same(test.a, counted) and self.same(count.b, begin):
                     return self.between(begin, count.a, counted)
         return None
@@ -73,6 +74,14 @@ class Segments:
                 return self.offset(a, how) or self.offset(b, how)
             case _:
                 return None
+
+    def least_of(self, v: Value) -> Iterator[Op]:
+        """Yield the numbers that a number is at most: itself, and those that it is the least of."""
+        op = self.defs.get(self.number(v))
+        if isinstance(op, Min):
+            yield from (*self.least_of(op.a), *self.least_of(op.b))
+        elif op is not None:
+            yield op
 
     def conjuncts(self, condition: Value) -> Iterator[Op]:
         op = self.defs.get(condition)

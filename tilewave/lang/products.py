@@ -174,8 +174,9 @@ def _blocks_to_repeat(name: str, x: Traced) -> str:
     """Return what to write for an operand that was scaled by several blocks of a dim; empty where it was not."""
     extents = dict(zip(x.dims, x.type.shape, strict=True))
     for d, count in extents.items():
-        is_expression = isinstance(d, Expression) and not isinstance(d, Symbol)
-        cut = [s for s in d.symbols() if s in extents] if is_expression else []
+        if not isinstance(d, Expression) or isinstance(d, Symbol):
+            continue
+        cut = [s for s in d.symbols() if s in extents]
         if len(cut) == 1 and extents[cut[0]] % count == 0:
             block, along = extents[cut[0]] // count, cut[0]
             return (
