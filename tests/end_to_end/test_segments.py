@@ -70,8 +70,10 @@ def by_a_grid(
     write(read(x, at={T: place}) * read(scale) + 0.0 * read(longest), y, at={T: place})
 
 
-def run(kernel, target, *arrays):
-    made = kernel.compile(target="gfx942" if target == "tile" else target)
+def run(kernel, target, *arrays, **sizes):
+    made = kernel.compile(
+        target="gfx942" if target == "tile" else target, subs={getattr(sym, name): size for name, size in sizes.items()}
+    )
     if target == "cpu":
         made(*arrays)
     elif target == "gfx942":
@@ -83,11 +85,12 @@ def run(kernel, target, *arrays):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kernel", [beginnings, middles], ids=lambda k: k.name)
-def test_a_loop_with_loaded_bounds_writes_the_steps_that_it_takes(kernel, target):
+@pytest.mark.parametrize("sizes", [{}, {"S": 6, "T": 50, "D": 40}], ids=["open", "known"])
+def test_a_loop_with_loaded_bounds_writes_the_steps_that_it_takes(kernel, target, sizes):
     rng = np.random.default_rng(1)
     lengths = np.array([0, 5, 40, 100, -3, 2**31 - 1], np.int32)
     x, y = rng.standard_normal((6, 50, 40)).astype(np.float32), np.full((6, 50, 40), -7, np.float32)
-    run(kernel, target, lengths, x, y)
+    run(kernel, target, lengths, x, y, **sizes)
     for n, before, after in zip(lengths.tolist(), x, y, strict=True):
         first = 0 if kernel is beginnings else max(n - 20, 0) // 16 * 16
         taken = np.zeros(50, bool)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from tilewave.analysis.index_sources import IN_SEGMENT, NUMBER, IndexSources, PositionPart
 from tilewave.analysis.index_trace import made_of_data
 from tilewave.analysis.loaded_bounds import over_every_step
+from tilewave.analysis.segments import WindowPlaces
 from tilewave.errors import AccessError, CoverageError
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
@@ -55,9 +56,15 @@ NO_END = (
     "write at select(m < end - begin, begin + m, -1); or store the place of each row in an array with "
     "Indices(unique=True); or add where others add: atomic_add(tile, {memory}, at={{…}})"
 )
+IN_PLACE = (
+    "write to another array, or read {memory} in another kernel. A state that is updated in place is read and written "
+    "at one number of the workgroup: slot = read(slots, at={{S: first_index(S)}}), with tiles of one element along S, "
+    "and at={{…: slot}} in both"
+)
 PLACES = (
     "store the places in an array with a contract, slots: Memory[…, i32, Indices(unique=True)]: at={{…: slots}}, or "
-    "for pages of n rows at={{…: slots // n, …: slots % n}}; or add where others add: atomic_add(tile, {memory}, at={{…}})"
+    "for pages of n rows at={{…: slots // n, …: slots % n}}; or add where others add: atomic_add(tile, {memory}, "
+    "at={{…}})"
 )
 FORMULA = (
     "distinct indices stay distinct as they are, or as quotient and remainder by one number; a sum of them may not, as "
@@ -95,19 +102,25 @@ def _is_condition(op: Op, of_data: Set[Value]) -> bool:
 
 
 def _want_unwritten(kernel: Kernel) -> None:
-    """Refuse arrays that are read and written, one of them at indices: which access comes first is not known."""
+    """Refuse arrays that are read and written, one of them at indices: which access comes first is not known.
+
+    A window at a number from memory may be read and written by its workgroup, as a state that is updated in place: no
+    other workgroup writes there, or the write itself is refused.
+    """
     of_data = made_of_data(kernel.body)
     accesses = (op for op in walk(kernel.body) if op.read or op.written)
     ops = [op for op in accesses if not any(is_in(v, "shared") for v in (*op.read, *op.written))]
     written = {v for op in ops for v in op.written}
     at_indices = {v for op in ops if _is_indexed(op, of_data) for v in op.written}
+    places = WindowPlaces(kernel)
     for op in ops:
         if isinstance(op, (ReadIndexed, RaggedTile)) and op.memory in written:
             what = f"{kernel.name} reads {op.memory.name} at indices from memory, and writes it too"
-            raise AccessError(what, loc=op.loc, remedy="write to another array, or read it in another kernel")
+            raise AccessError(what, loc=op.loc, remedy=IN_PLACE.format(memory=op.memory.name))
         for memory in at_indices.intersection(op.read):
-            what = f"{kernel.name} reads {memory.name}, and writes it at indices, or by atomics"
-            raise AccessError(what, loc=op.loc, remedy="write to another array, or read it in another kernel")
+            if not places.are_one([other for other in ops if memory in (*other.read, *other.written)]):
+                what = f"{kernel.name} reads {memory.name}, and writes it at indices, or by atomics"
+                raise AccessError(what, loc=op.loc, remedy=IN_PLACE.format(memory=memory.name))
 
 
 def want_no_order(kernel: Kernel) -> None:
