@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from types import CodeType
 from typing import Any
 
+from tilewave.analysis.contracts import CHECKED, checking
 from tilewave.backend.protocol import ReplayedCall
 from tilewave.backend.targets import target_on
 from tilewave.compile import compile_near, wave_compile
@@ -118,6 +119,10 @@ class KernelCalls:
         """Kernels of calls without symbols, by the device of each array and the buckets of whole sizes."""
 
     def __call__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        if named and CHECKED in named and CHECKED not in (*self.signature.names, *self.symbols):
+            with checking(named[CHECKED]):
+                self(given, {name: value for name, value in named.items() if name != CHECKED})
+            return
         if not self.is_built_in:
             self._call(given, named)
             return

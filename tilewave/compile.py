@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.every_size import every_size, is_right_unseen
 from tilewave.analysis.group_orders import row_by_row
-from tilewave.analysis.indexed_writes import want_no_order
+from tilewave.analysis.indexed_writes import leaves_out_by_data, want_no_order
 from tilewave.analysis.schedule import WRITE_SOMETHING, Correction, writes_something
 from tilewave.analysis.size_proofs import Verdicts
-from tilewave.arguments import order_depends_on
+from tilewave.arguments import KernelArguments, order_depends_on
 from tilewave.backend.protocol import Backend, Build
 from tilewave.backend.targets import target_named, target_on
+from tilewave.checked_call import CompiledAssertions, Observed
 from tilewave.compiled import Compiled
 from tilewave.errors import NOWHERE, ConstraintError, CoverageError
 from tilewave.forks import IMPORTING
@@ -44,6 +45,7 @@ from tilewave.pipeline.runner import Pass, run
 from tilewave.records import dataclass
 from tilewave.runtime.kernel_set import KernelSet
 from tilewave.trace import TileLimits
+from tilewave.transform.recorded_assertions import record_assertions
 from tilewave.tune.space import NUM_STAGES
 
 if TYPE_CHECKING:
@@ -61,6 +63,10 @@ REMEDY = "Correct the formula, or name a mapping that is right on every grid, fo
 MISPLACED = (
     "The order of tiles is right, and what is wrong is where this write puts them: correct its IndexMapping,\n"
     "or give the memory every dim that is cut over the grid"
+)
+LEFT_OUT = (
+    "Rows that numbers from memory leave out count as written, unless they are known to be those of other segments:\n"
+    "let each end where the next begins, at the offsets of an array Memory[…, Indices(sorted=True)]"
 )
 EXAMPLES = {
     "plain": "    WorkgroupMapping(xcd_contiguous(8) >> grouped(4))",
@@ -203,6 +209,8 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     rightly_ordered = kind == "plain" and not traced.order.doubt
     passed = MISPLACED if rightly_ordered else REMEDY.format(example=EXAMPLES[kind])
+    if rightly_ordered and leaves_out_by_data(traced.ir):
+        passed = LEFT_OUT
     remedy = Correction(passed, NOWHERE if rightly_ordered else traced.order.loc)
     if isinstance(traced.order, Reordering):
         passed = f"{traced.order.left_alone}\n{passed}".lstrip()
@@ -219,16 +227,26 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
         final = replace(final, sums=BATCH_INVARIANT)
     if observed is not None:
         observed, _ = run(observed, (*_tile_level(traced.order), *_after_proofs()))
+        observed = replace(observed, sums=final.sums)
     built = build(observed if observed and target.interprets else final, traced.places)
     proved = want_batch_invariant(kernel.name, final, built.steps) if options.batch_invariant else ()
     names = tuple(s.name for s in given)
+
+    def assertions() -> CompiledAssertions | None:
+        assert observed is not None
+        recorded = None if target.interprets else record_assertions(observed)
+        if recorded is None:
+            return None
+        called = KernelArguments(recorded.kernel, names, verdicts, traced.assumed)
+        return CompiledAssertions(recorded, target.name, build(recorded.kernel, traced.places), called)
+
     made = Compiled(final, traced.ir, steps, target.name, names, built, verdicts)
     return replace(
         made,
         assumed=traced.assumed,
         not_taken=(*(options.schedule.remarks if options.schedule else ()), *remarks(options.without_effect)),
         proved=proved,
-        observed=observed,
+        observed=Observed(observed, assertions) if observed is not None else None,
     )
 
 

@@ -8,7 +8,7 @@ from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tilewave.analysis.contracts import checks_contracts, copied_to_host, unless_checked, want_kept
+from tilewave.analysis.contracts import CHECKED, checking, checks_contracts, unless_checked
 from tilewave.analysis.coverage import Cut, tiles_of
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.indexed_writes import as_windows
@@ -16,6 +16,7 @@ from tilewave.analysis.schedule import Schedule, stores
 from tilewave.analysis.size_proofs import Verdicts
 from tilewave.arguments import KernelArguments, with_targets
 from tilewave.backend.protocol import Build, ReplayedCall
+from tilewave.checked_call import Observed, want_checked
 from tilewave.compiled_code import CompiledCode
 from tilewave.errors import CallError, WrongDevice, here
 from tilewave.forks import IMPORTING, cached_property
@@ -75,8 +76,8 @@ class Compiled(CompiledCode):
     """Compiles the kernel for another device, that of a call's arrays, if its author named no target."""
     choice: TileChoice | None = None
     """The tile sizes that were chosen, where the author gave none, and why."""
-    observed: Kernel | None = field(default=None, repr=False)
-    """The kernel on whole tiles with its `assert_` and `debug_log`, where it has any: compiled code has none."""
+    observed: Observed | None = field(default=None, repr=False)
+    """The kernel with its `assert_` and `debug_log`, where it has any: compiled code has none."""
     by_size: KernelSet[TileChoice, Compiled] | None = field(default=None, repr=False)
     """Where tile sizes are chosen by the sizes of each call: the kernels of all configs."""
 
@@ -127,7 +128,14 @@ class Compiled(CompiledCode):
         raise no_grid(self.name, self.signature.names)
 
     def __call__(self, /, *arrays: Any, **named: Any) -> None:
-        """Run the kernel on the device it was compiled for; arrays and scalars in the author's order, or by name."""
+        """Run the kernel on the device it was compiled for; arrays and scalars in the author's order, or by name.
+
+        With `check=True`, contracts of index arrays and assertions are checked before.
+        """
+        if named and CHECKED in named and CHECKED not in self.signature.names:
+            with checking(named.pop(CHECKED)):
+                self(*arrays, **named)
+            return
         values: Mapping[str, Any] = {}
         if named or self.arguments.takes_numbers:
             arrays, values = self.arguments.bind(arrays, named)
@@ -135,9 +143,9 @@ class Compiled(CompiledCode):
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run the kernel with arrays in its order, and scalar arguments by name, converted as `Signature` does."""
-        if self._has_checks and checks_contracts():
-            self._check(arrays, values)
         try:
+            if self._has_checks and checks_contracts():
+                want_checked(self.kernel, self.observed, self.arguments, arrays, values)
             served = self if self.by_size is None else self.by_size.of(_shapes(arrays), arrays)
             served.build.call(arrays, values, served.arguments.sized)
         except WrongDevice as error:
@@ -149,13 +157,6 @@ class Compiled(CompiledCode):
     def _has_checks(self) -> bool:
         """Whether there is something to check of the arrays of a call."""
         return bool(self.kernel.contracts) or self.observed is not None
-
-    def _check(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
-        """Raise where an array of indices breaks its contract, and where an `assert_` fails."""
-        if self.observed is not None:
-            interpret_tiles(self.arguments, copied_to_host(arrays), values, None, self.observed)
-        elif self.kernel.contracts:
-            want_kept(self.kernel, arrays, self.arguments.sizes.of_call(arrays, values).values, here())
 
     def replay(self, arrays: Sequence[Any], values: Mapping[str, Any], fresh: Collection[int]) -> ReplayedCall | None:
         """Return a replayed call for arrays with the same layout as these; `fresh` are those that no one else holds.
@@ -191,7 +192,8 @@ class Compiled(CompiledCode):
         if level == "lane":
             interpret_build(self.arguments, self.build, self.target, *given, order, seed)
         else:
-            interpret_tiles(self.arguments, *given, seed if order == "shuffled" else None, self.observed)
+            observed = self.observed.kernel if self.observed else None
+            interpret_tiles(self.arguments, *given, seed if order == "shuffled" else None, observed)
 
     def check_passes(self, /, *arrays: Any, **named: Any) -> PassCheck:
         """Check that every pass preserves what the kernel computes from these arrays, which are not changed.

@@ -15,6 +15,7 @@ from tilewave.forks import IMPORTING
 from tilewave.interp.tiles import interpret
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import bind
+from tilewave.ir.ops import TurnOp
 from tilewave.lang.kernel import arguments
 from tilewave.pipeline.runner import Step
 from tilewave.runtime.arrays import ArrayView
@@ -44,14 +45,18 @@ def interpret_tiles(
     values: Mapping[str, Any],
     shuffled_by: int | None,
     observed: Kernel | None,
+    only: int | None = None,
 ) -> None:
     """Interpret the kernel on whole tiles, its workgroups in their order or shuffled by a seed.
 
-    `observed` is the kernel with what its author asserts and logs, if it has that.
+    `observed` is the kernel with what its author asserts and logs, if it has that; `only` is the one workgroup that is
+    run, unless workgroups wait for each other.
     """
     sized, views = _checked(called, arrays, values)
     kernel = bind(observed or called.kernel, sized.values)
     workgroups = list(range(kernel.workgroup_count))
+    if only is not None and not any(isinstance(op, TurnOp) for op in kernel.body.all_ops):
+        workgroups = [only]
     if shuffled_by is not None:
         random.Random(shuffled_by).shuffle(workgroups)
     interpret(kernel, [v.numpy() for v in views], sized.values, workgroups)

@@ -222,6 +222,16 @@ def test_the_installed_program_fails_without_a_traceback(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: empty.py defines no kernel\n")
 
 
+def test_the_package_is_a_program_as_well(tmp_path):
+    """Where scripts are not on the path."""
+    program = [sys.executable, "-m", "tilewave"]
+    done = subprocess.run([*program, "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("tilewave ")
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    done = subprocess.run([*program, "diff", "empty.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: empty.py defines no kernel\n")
+
+
 USAGE = {
     "a file that is not there": ["diff", "nowhere.py"],
     "a missing argument": ["diff"],

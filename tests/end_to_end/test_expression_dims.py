@@ -186,3 +186,83 @@ def test_block_scales_are_repeated_along_their_block_by_a_mapping(target, is_ope
             c = poisoned((m, n), f32)
             run(a, b, scale, c)
             np.testing.assert_array_equal(c, want)
+
+
+@pytest.mark.share(6)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("block", [64, 128])
+@known_and_open
+def test_an_operand_of_bytes_times_its_block_scales(block, is_open, target):
+    """One scale a step, or for two steps: the operand has no axis for it."""
+
+    @wave(SCALED)
+    def scaled(
+        a: Memory[M, K, G, f16], w: Memory[N, K, G, i8], scale: Memory[N, K / block, G, f16], c: Memory[M, N, G, f32]
+    ):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), cast(read(w), f16) * read(scale), acc)
+
+        write(total, c)
+
+    open_kernel = compiled(scaled, target=target) if is_open else None
+    rng = np.random.default_rng(5)
+    for m, n, k in [(32, 32, 256), (35, 17, 128)]:
+        kernel = open_kernel or compiled(scaled, target=target, subs={M: m, N: n, K: k})
+        a, w = rng.integers(-3, 4, (m, k)).astype(np.float16), rng.integers(-3, 4, (n, k)).astype(np.int8)
+        scale = (2.0 ** rng.integers(-2, 3, (n, k // block))).astype(np.float16)
+        want = a.astype(np.float64) @ (w * np.repeat(scale.astype(np.float64), block, axis=1)).T
+        for run in ways(kernel):
+            c = poisoned((m, n), f32)
+            run(a, w, scale, c)
+            np.testing.assert_array_equal(c, want)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("where", ["loop", "grid"])
+@known_and_open
+def test_a_number_of_each_block_is_written(where, is_open, target):
+    """As quantization stores scales: in the steps of a loop, and in tiles of the grid."""
+
+    def quantize(x: Memory[M, K, G, f32], q: Memory[M, K, G, f32], scale: Memory[M, K / 64, G, f32]):
+        def block():
+            most = read(x).max(dim=K)
+            write(read(x) * 0.5 + most, q)
+            write(most, scale)
+
+        iterate(K)(block) if where == "loop" else block()
+
+    along = TilingConstraint(K, 64) if where == "loop" else WorkgroupConstraint(K, 64, 1)
+    quantize = wave([WorkgroupConstraint(M, 16, 0), along])(quantize)
+    open_kernel = compiled(quantize, target=target) if is_open else None
+    rng = np.random.default_rng(6)
+    for m, k in [(16, 256), (21, 64)]:
+        kernel = open_kernel or compiled(quantize, target=target, subs={M: m, K: k})
+        x = rng.integers(-9, 10, (m, k)).astype(np.float32)
+        most = x.reshape(m, -1, 64).max(axis=2)
+        for run in ways(kernel):
+            q, scale = poisoned((m, k), f32), poisoned((m, k // 64), f32)
+            run(x, q, scale)
+            np.testing.assert_array_equal(scale, most)
+            np.testing.assert_array_equal(q, x * 0.5 + np.repeat(most, 64, axis=1))
+
+
+def test_several_scales_a_step_are_to_be_repeated():
+    """The remedy is what `test_block_scales_are_repeated_along_their_block_by_a_mapping` does."""
+
+    @wave(SCALED)
+    def scaled(
+        a: Memory[M, K, G, f16], w: Memory[N, K, G, i8], scale: Memory[N, K / 16, G, f16], c: Memory[M, N, G, f32]
+    ):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), cast(read(w), f16) * read(scale), acc)
+
+        write(total, c)
+
+    with pytest.raises(TilewaveError, match=r"b is 32x64x4 \[N, K, K / 16\]") as raised:
+        scaled.compile(target="cpu")
+    assert raised.value.remedy == (
+        "b has 4 blocks of 16 along K: repeat each element of K / 16 along its block, "
+        "read(…, mapping=IndexMapping(…, inputs={…, K / 16: j // 16}, outputs={…, K: j})), or tile K by 16"
+    )

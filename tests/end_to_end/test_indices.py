@@ -280,17 +280,19 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("how", ["tile", "lane", "emulated", "called"])
+@pytest.mark.parametrize("how", ["tile", "lane", "emulated", "called", "asked"])
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_contract_is_found(how, broken, sizes, monkeypatch):
     x, out = np.ones((8, 64), np.float16), np.zeros((50, 64), np.float16)
     slots, said = np.array(BROKEN[broken][0], np.int32), BROKEN[broken][1]
-    made = promised.compile(target="cpu" if how == "called" else "gfx942", subs=sizes(T=8, V=50, D=64))
+    made = promised.compile(target="cpu" if how in ("called", "asked") else "gfx942", subs=sizes(T=8, V=50, D=64))
     with pytest.raises(AccessError, match=said):
         if how == "called":
             made(slots, x, out)  # is not checked
             monkeypatch.setenv("TILEWAVE_CHECK", "1")
             made(slots, x, out)
+        elif how == "asked":
+            made(slots, x, out, check=True)
         elif how == "emulated":
             made.emulate(slots, x, out)
         else:

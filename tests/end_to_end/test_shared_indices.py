@@ -165,3 +165,23 @@ def test_memory_that_was_never_written_is_not_changed():
     for level in ("tile", "lane"):
         with pytest.raises(InterpreterError, match=r"own.* which was never written"):
             made.interpret(np.ones(64, np.int32), np.zeros(BINS, np.int32), level=level)
+
+
+@pytest.mark.parametrize("length", [3, 5, 40])
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_that_are_reduced_and_stored_end_where_their_memory_does(target, length):
+    """A reduced row is padded to what lanes share evenly; in shared memory there is no room for the padding."""
+
+    @wave([WorkgroupConstraint(T, 16, 0)])
+    def moved_up(x: Memory[T, D, G, f32], y: Memory[T, D, G, f32], z: Memory[T, G, f32]):
+        own, tile = allocate((T, D), (16, length), f32), read(x)
+        write(tile, own)
+        write(read(own, at={D: self_index(D, i32) + 1}), y)
+        write(tile.sum(dim=D), z)
+
+    rng = np.random.default_rng(8)
+    x = rng.integers(-9, 10, (37, length)).astype(np.float32)
+    y, z = np.full_like(x, 7), np.full(37, 7, np.float32)
+    run(moved_up, target, {D: length}, x, y, z)
+    np.testing.assert_array_equal(y, np.concatenate([x[:, 1:], np.zeros((37, 1), np.float32)], axis=1))
+    np.testing.assert_array_equal(z, x.sum(axis=1))

@@ -224,3 +224,42 @@ def test_add_layer_norm_quantize(target):
     check(res_out, h, 1)
     check(scale, np.abs(normed).max(1) / 127, 200)
     assert np.abs(y - normed / scale[:, None]).max() <= 0.5 + 1e-3  # rounded to the nearest, of scales within 2⁻¹⁶
+
+
+B, POOL = sym.B, sym.POOL
+
+
+@wave([WorkgroupConstraint(B, 1, 0), WorkgroupConstraint(D, 32, 1)], subs={C: 3})
+def causal_conv1d_update(
+    x: Memory[B, D, G, f16],
+    weights: Memory[D, C, G, f16],
+    latest: Memory[D, G, f16],
+    slots: Memory[B, G, i32, Indices(unique=True)],
+    state: Memory[POOL, D, C, G, f16],
+    y: Memory[B, D, G, f16],
+):
+    """One token: the last weight is of the token, the others of the C before, which move up by one."""
+    b = {B: first_index(B)}
+    slot, token = read(slots, at=b), read(x, at=b)
+    old, own = read(state, at={POOL: slot}), allocate((D, C), (32, 3), f16)
+    total = (cast(old, f32) * cast(read(weights), f32)).sum(dim=C) + cast(token, f32) * cast(read(latest), f32)
+    write(cast(total / (1.0 + exp(-total)), f16), y, at=b)
+    write(old, own)
+    after = self_index(C, i32) + 1
+    write(select(after < 3, read(own, at={C: after}), token), state, at={POOL: slot})
+
+
+@pytest.mark.parametrize("target", (*TARGETS, "sm_90a"))
+def test_causal_conv1d_update(target):
+    rng = np.random.default_rng(11)
+    x, weights, latest, state = (
+        rng.standard_normal(shape).astype(np.float16) for shape in ((5, 70), (70, 3), (70,), (8, 70, 3))
+    )
+    slots, y = np.array([6, 1, -1, 0, 3], np.int32), np.zeros((5, 70), np.float16)
+    old = np.where((slots >= 0)[:, None, None], state[slots], np.float16(0))
+    wanted = state.copy()
+    wanted[slots[slots >= 0]] = np.concatenate([old[:, :, 1:], x[:, :, None]], axis=2)[slots >= 0]
+    run(causal_conv1d_update, target, x, weights, latest, slots, state, y)
+    np.testing.assert_array_equal(state, wanted)
+    total = (old.astype(np.float64) * weights).sum(2) + x.astype(np.float64) * latest
+    check(y, total / (1 + np.exp(-total)), 80, "f16")

@@ -198,3 +198,68 @@ def test_prefill_attention(target):
         for head in range(4):
             found, wanted = o[rows, head], attended(q[rows, head], k[rows, head // 2], v[rows, head // 2], 0.125)
             assert np.abs(found - wanted).max() <= 2.0**-10 * np.abs(v).max()  # weights of f16, and a result of f16
+
+
+HV, V, POOL = sym.HV, sym.V, sym.POOL
+
+
+@wave(
+    [WorkgroupConstraint(S, 1, 0), WorkgroupConstraint(HV, 1, 1), WorkgroupConstraint(V, 8, 2), TilingConstraint(T, 1)]
+)
+def fused_recurrent_gated_delta_rule(
+    q: Memory[T, H, K, G, f16],
+    k: Memory[T, H, K, G, f16],
+    v: Memory[T, HV, V, G, f16],
+    g: Memory[T, HV, G, f32],
+    beta: Memory[T, HV, G, f32],
+    offsets: Memory[L, G, i32, Indices(sorted=True)],
+    slots: Memory[S, G, i32, Indices(unique=True)],
+    state: Memory[POOL, HV, V, K, G, f32],
+    o: Memory[T, HV, V, G, f32],
+    scale: f32,
+):
+    """Tokens of each sequence in order, its state in a slot of the pool, without speculative tokens."""
+    begin, end = (read(offsets, at={L: first_index(S) + i}) for i in (0, 1))
+    slot, hv = read(slots, at={S: first_index(S)}), first_index(HV)
+    h = hv // (scalar(HV, i32) // scalar(H, i32))
+
+    @iterate(T, start=begin, stop=end, init_args=[read(state, at={POOL: slot, HV: hv})])
+    def last(carried):
+        t = first_index(T)
+        key, query = (cast(read(x, at={T: t, H: h}), f32) for x in (k, q))
+        key, query = (x * rsqrt((x * x).sum(dim=K) + 1e-6) for x in (key, query))
+        decayed = carried * exp(read(g, at={T: t, HV: hv}))
+        change = (cast(read(v, at={T: t, HV: hv}), f32) - (decayed * key).sum(dim=K)) * read(beta, at={T: t, HV: hv})
+        new = decayed + change * key
+        token = self_index(T, i32)
+        inside = select((begin <= token) & (token < end), token, -1)
+        write((new * (query * scale)).sum(dim=K), o, at={T: inside, HV: hv})
+        return new
+
+    write(last, state, at={POOL: slot, HV: hv})
+
+
+@pytest.mark.parametrize("target", (*TARGETS, "sm_90a"))
+def test_fused_recurrent_gated_delta_rule(target):
+    rng = np.random.default_rng(9)
+    offsets, slots = np.array([0, 3, 3, 4, 9], np.int32), np.array([5, 0, -1, 2], np.int32)
+    q, k = (rng.standard_normal((9, 2, 16)).astype(np.float16) for _ in range(2))
+    v, g = rng.standard_normal((9, 4, 20)).astype(np.float16), -rng.random((9, 4)).astype(np.float32)
+    beta = rng.random((9, 4)).astype(np.float32)
+    state = rng.standard_normal((7, 4, 20, 16)).astype(np.float32)
+    o, wanted, states = np.zeros((9, 4, 20), np.float32), np.zeros((9, 4, 20)), state.astype(np.float64)
+    for s, slot in enumerate(slots):
+        old = states[slot].copy() if slot >= 0 else np.zeros((4, 20, 16))
+        for t in range(offsets[s], offsets[s + 1]):
+            key, query = (np.repeat(x[t].astype(np.float64), 2, axis=0) for x in (k, q))
+            key, query = (x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6) for x in (key, query))
+            old = old * np.exp(g[t].astype(np.float64))[:, None, None]
+            change = (v[t].astype(np.float64) - (old * key[:, None]).sum(-1)) * beta[t][:, None]
+            old = old + change[..., None] * key[:, None]
+            wanted[t] = (old * query[:, None] * 0.25).sum(-1)
+        if slot >= 0:
+            states[slot] = old
+    made = fused_recurrent_gated_delta_rule
+    run(made, target, q, k, v, g, beta, offsets, slots, state, o, 0.25, K=16)
+    check(o, wanted, 400)
+    check(state, states, 400)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,9 @@ from tilewave.ir.types import Memory
 Array = Any
 CHECK = "TILEWAVE_CHECK"
 """With 1, compiled kernels check contracts and `assert_` at every call."""
+CHECKED = "check"
+"""The keyword of a call that is checked all the same."""
+_asked = ContextVar("asked", default=False)
 ENDS = "ends"
 """The word of a contract for the ends of groups along a dim: each is at least 0 and at most its length."""
 NO_PLACE = -1
@@ -22,7 +27,18 @@ NO_PLACE = -1
 
 
 def checks_contracts() -> bool:
-    return os.environ.get(CHECK, "") == "1"
+    """Return whether the environment, or the call that is being made, asks for checks."""
+    return os.environ.get(CHECK, "") == "1" or _asked.get()
+
+
+@contextmanager
+def checking(asked: object) -> Iterator[None]:
+    """Check the calls that are made inside, where `asked` is true."""
+    token = _asked.set(_asked.get() or bool(asked))
+    try:
+        yield
+    finally:
+        _asked.reset(token)
 
 
 def unless_checked(call: Callable[..., int]) -> Callable[..., int]:
@@ -44,7 +60,7 @@ def want_kept(kernel: Kernel, arrays: Sequence[Array], values: Mapping[str, Any]
     names = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
     for name, into, *flags in kernel.contracts:
         given = arrays[names.index(name)]
-        found = np.asarray(_on_the_host(given))
+        found = np.asarray(on_the_host(given))
         end = int(values.get(into, into)) if into else None
         outside = _beyond(found, end) if ENDS in flags else _outside(found, end)
         for broken in (outside, _equal(found, "unique" in flags), _falling(found, "sorted" in flags)):
@@ -57,15 +73,17 @@ def want_kept(kernel: Kernel, arrays: Sequence[Array], values: Mapping[str, Any]
 
 def copied_to_host(arrays: Sequence[Array]) -> list[Array]:
     """Return copies of a call's arrays in the memory of the host."""
-    found = [_on_the_host(x) for x in arrays]
-    return [
-        (x.clone() if hasattr(x, "clone") else x.copy()) if x is given else x
-        for x, given in zip(found, arrays, strict=True)
-    ]
+    found = [on_the_host(x) for x in arrays]
+    return [copied(x) if x is given else x for x, given in zip(found, arrays, strict=True)]
 
 
-def _on_the_host(x: Array) -> Array:
-    """Return an array of torch's or CuPy's in the memory of the host."""
+def copied(x: Array) -> Array:
+    """Return a copy of an array, on its device."""
+    return x.clone() if hasattr(x, "clone") else x.copy()
+
+
+def on_the_host(x: Array) -> Array:
+    """Return an array of torch's or CuPy's in the memory of the host; others as they are."""
     copy = getattr(x, "cpu", None) or getattr(x, "get", None)
     return x if copy is None else copy()
 

@@ -17,15 +17,21 @@ from dataclasses import replace
 from tilewave.analysis.index_sources import IN_SEGMENT, NUMBER, IndexSources, PositionPart
 from tilewave.analysis.index_trace import made_of_data
 from tilewave.analysis.loaded_bounds import over_every_step
+from tilewave.analysis.segments import WindowPlaces
 from tilewave.errors import AccessError, CoverageError
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
+    Broadcast,
     Cast,
     Const,
+    Elementwise,
     Loop,
+    Permute,
     RaggedTile,
     Read,
     ReadIndexed,
+    Reduce,
+    Select,
     TurnOp,
     Write,
     WriteIndexed,
@@ -43,6 +49,22 @@ MAY_COLLIDE = (
 SEGMENTS = (
     "say that segments do not overlap, if that is so: {indices}: Memory[…, Indices(sorted=True)]; or add where others "
     "add: atomic_add(tile, {memory}, at={{…}})"
+)
+NO_END = (
+    "no contract says that rows from {indices} on end before others begin: end them there, {indices}: Memory[…, "
+    "Indices(sorted=True)] with one element more, end = minimum(begin + length, read({indices}, at={{…: s + 1}})), and "
+    "write at select(m < end - begin, begin + m, -1); or store the place of each row in an array with "
+    "Indices(unique=True); or add where others add: atomic_add(tile, {memory}, at={{…}})"
+)
+IN_PLACE = (
+    "write to another array, or read {memory} in another kernel. A state that is updated in place is read and written "
+    "at one number of the workgroup: slot = read(slots, at={{S: first_index(S)}}), with tiles of one element along S, "
+    "and at={{…: slot}} in both"
+)
+PLACES = (
+    "store the places in an array with a contract, slots: Memory[…, i32, Indices(unique=True)]: at={{…: slots}}, or "
+    "for pages of n rows at={{…: slots // n, …: slots % n}}; or add where others add: atomic_add(tile, {memory}, "
+    "at={{…}})"
 )
 FORMULA = (
     "distinct indices stay distinct as they are, or as quotient and remainder by one number; a sum of them may not, as "
@@ -80,19 +102,25 @@ def _is_condition(op: Op, of_data: Set[Value]) -> bool:
 
 
 def _want_unwritten(kernel: Kernel) -> None:
-    """Refuse arrays that are read and written, one of them at indices: which access comes first is not known."""
+    """Refuse arrays that are read and written, one of them at indices: which access comes first is not known.
+
+    A window at a number from memory may be read and written by its workgroup, as a state that is updated in place: no
+    other workgroup writes there, or the write itself is refused.
+    """
     of_data = made_of_data(kernel.body)
     accesses = (op for op in walk(kernel.body) if op.read or op.written)
     ops = [op for op in accesses if not any(is_in(v, "shared") for v in (*op.read, *op.written))]
     written = {v for op in ops for v in op.written}
     at_indices = {v for op in ops if _is_indexed(op, of_data) for v in op.written}
+    places = WindowPlaces(kernel)
     for op in ops:
         if isinstance(op, (ReadIndexed, RaggedTile)) and op.memory in written:
             what = f"{kernel.name} reads {op.memory.name} at indices from memory, and writes it too"
-            raise AccessError(what, loc=op.loc, remedy="write to another array, or read it in another kernel")
+            raise AccessError(what, loc=op.loc, remedy=IN_PLACE.format(memory=op.memory.name))
         for memory in at_indices.intersection(op.read):
-            what = f"{kernel.name} reads {memory.name}, and writes it at indices, or by atomics"
-            raise AccessError(what, loc=op.loc, remedy="write to another array, or read it in another kernel")
+            if not places.are_one([other for other in ops if memory in (*other.read, *other.written)]):
+                what = f"{kernel.name} reads {memory.name}, and writes it at indices, or by atomics"
+                raise AccessError(what, loc=op.loc, remedy=IN_PLACE.format(memory=memory.name))
 
 
 def want_no_order(kernel: Kernel) -> None:
@@ -110,9 +138,17 @@ def _want_distinct(kernel: Kernel) -> None:
         if isinstance(op, (Write, WriteIndexed)) and _is_indexed(op, of_data) and not _is_added(op):
             colliding = windows.colliding(op)
             if colliding is not None:
-                what = f"{kernel.name} writes {op.memory.name} at indices from {colliding}, of which two may be equal"
+                which = f" from {colliding}," if colliding else ""
+                what = f"{kernel.name} writes {op.memory.name} at indices{which} of which two may be equal"
                 remedy = windows.remedy(op, colliding).format(indices=colliding, memory=op.memory.name)
                 raise CoverageError(what, loc=op.loc, remedy=remedy)
+
+
+def leaves_out_by_data(kernel: Kernel) -> bool:
+    """Return whether a write stores some of its elements, and numbers from memory decide which."""
+    windows = _Windows(kernel)
+    ops = (op for op in walk(kernel.body) if isinstance(op, WriteIndexed) and not op.combine)
+    return any(map(windows.leaves_out, ops))
 
 
 def _is_added(op: Op) -> bool:
@@ -210,7 +246,8 @@ class _Windows(IndexSources):
         return [tile, zero, *(_optional(write, memory) if places.in_part else [write])]
 
     def colliding(self, op: Write | WriteIndexed) -> str | None:
-        """Return the name of the indices by which two elements may have one position; None where none have."""
+        """Return the name of the indices by which two elements may have one position, if one array has them; None where
+        none have."""
         places = self.places(op)
         starts = {part.start for part in places.parts}
         apart = [
@@ -222,15 +259,36 @@ class _Windows(IndexSources):
         ]
         if places.are_known and not apart:
             return None
-        return next((read.memory.name for read in (*apart, *places.others)), "indices")
+        return next((read.memory.name for read in (*apart, *places.others)), "")
 
     def remedy(self, op: Write | WriteIndexed, colliding: str) -> str:
         """Return what to do about indices of which two may be equal."""
-        if colliding in self.unique:
-            return FORMULA
-        sources = (source for source in self.sources(op) if source is not None and source.read is not None)
-        in_segments = any(s.how == IN_SEGMENT and s.read and s.read.memory.name == colliding for s in sources)
-        return SEGMENTS if in_segments else MAY_COLLIDE
+        sources = [*self.sources(op)]
+        if None in sources or any(self.is_looked_up(v) for v in op.at):
+            return PLACES
+        blamed = [s for s in sources if s is not None and s.read is not None and s.read.memory.name == colliding]
+        if any(s.how == IN_SEGMENT for s in blamed):
+            return SEGMENTS
+        if any(s.how[0] == "" and all(part.axis is None for part in s.parts) for s in blamed):
+            return NO_END
+        return FORMULA if colliding in self.unique else MAY_COLLIDE
+
+    def is_looked_up(self, v: Value) -> bool:
+        """Return whether an index is made of elements of an array, at indices from memory in their turn."""
+        op = self.defs.get(v)
+        if isinstance(op, (ReadIndexed, Read)):
+            return any(at in self.of_data for at in op.at)
+        return isinstance(op, (Elementwise, Broadcast, Permute, Reduce)) and any(map(self.is_looked_up, op.operands))
+
+    def leaves_out(self, op: Write | WriteIndexed) -> bool:
+        """Return whether numbers from memory decide, other than by segments, which elements are stored."""
+        sources = (self.defs.get(v) for v in op.at)
+        chosen = (x for x in map(self.unrepeated, sources) if isinstance(x, Select) and self.is_nowhere(x.b))
+        return any(x.condition in self.of_data and self.segments.of(x.condition, x.a) is None for x in chosen)
+
+    def unrepeated(self, op: Op | None) -> Op | None:
+        """Return the op whose tile a broadcast or a cast repeats."""
+        return self.unrepeated(self.defs.get(op.x)) if isinstance(op, (Broadcast, Cast)) else op
 
     def places(self, op: Write | WriteIndexed) -> _Places:
         """Return what tells a write's elements apart: its windows first, then distinct indices."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewave.analysis.index_trace import IndexRun, needed_values, tile_count, window
+from tilewave.analysis.index_trace import IndexRun, made_of_data, needed_values, tile_count, window
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.ranges import ranges_of
 from tilewave.analysis.shared_tiles import hands_over
@@ -53,8 +53,15 @@ def written_again(kernel: Kernel) -> set[Value]:
         outside = {v for op in kernel.body.ops if not op.blocks for v in op.results} | set(kernel.body.args)
         return found | {op.memory for op, _ in looped if outside.issuperset(op.at)}
     scalars = BlockScalars(kernel.body)
-    doubtful = [op for op, around in looped if not _fills(kernel, op, around, scalars)]
+    of_data = made_of_data(kernel.body)
+    unknown = {id(op) for op, around in looped if not of_data.isdisjoint((*op.at, *_trips(around)))}
+    found |= {op.memory for op, _ in looped if id(op) in unknown}
+    doubtful = [op for op, around in looped if id(op) not in unknown and not _fills(kernel, op, around, scalars)]
     return found | _met_again(kernel, doubtful)
+
+
+def _trips(around: Around) -> Iterator[Value]:
+    return (loop.trips for loop in around if isinstance(loop, Loop))
 
 
 def _follows(kernel: Kernel, op: WriteIndexed, around: Around) -> bool:

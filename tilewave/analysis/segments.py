@@ -6,17 +6,35 @@ segment is spelled in one of two ways, where t counts the elements of a window:
     select((offsets[s] <= t) & (t < offsets[s + 1]), t, -1)
     select(t < offsets[s + 1] - offsets[s], offsets[s] + t, -1)
 
-The first number may be larger, and the last smaller, than the offsets: max(offsets[s], 0), min(offsets[s + 1], T).
+The first number may be larger, and the last smaller, than the offsets: max(offsets[s], 0), min(offsets[s + 1], T). So
+may be their difference: min(lengths[s], offsets[s + 1] - offsets[s]).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from itertools import product
 
 from tilewave.analysis.affine import Affine, Sums
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Add, And, Broadcast, Cast, Elementwise, Iota, Less, LessEqual, Max, Min, Read, Reduce, Sub
+from tilewave.ir.ops import (
+    Add,
+    And,
+    Broadcast,
+    Cast,
+    Const,
+    Elementwise,
+    Iota,
+    Less,
+    LessEqual,
+    Max,
+    Min,
+    Read,
+    Reduce,
+    Sub,
+    Write,
+)
 from tilewave.ir.types import I64, INDEX, Scalar, Tile, Type
 from tilewave.records import dataclass
 
@@ -29,11 +47,68 @@ class RowSegment:
     counted: Value
 
 
-class Segments:
+class SameNumbers:
+    """Compares the numbers that a kernel computes or loads."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.defs = kernel.defs
+        self.written = {v for op in kernel.body.all_ops for v in op.written}
+
+    def plain(self, v: Value) -> Value:
+        """Return an integer before it was cast to as many bits or more."""
+        op = self.defs.get(v)
+        return self.plain(op.x) if isinstance(op, Cast) and keeps_apart(op) else v
+
+    def number(self, v: Value) -> Value:
+        """Return the number that a tile holds everywhere, before casts; of a tile with one element, the tile."""
+        op = self.defs.get(self.plain(v))
+        if isinstance(op, Broadcast) and isinstance(op.x.type, Scalar):
+            return self.number(op.x)
+        if isinstance(op, Reduce) and all(n == 1 for n in op.x.type.shape):
+            return self.number(op.x)
+        return self.plain(v)
+
+    def same(self, a: Value, b: Value) -> bool:
+        """Return whether two values are the same computation."""
+        a, b = self.number(a), self.number(b)
+        one, other = self.defs.get(a), self.defs.get(b)
+        if a == b:
+            return True
+        if one is None or type(one) is not type(other) or not self.is_repeatable(one):
+            return False
+        kept = {f.name for f in fields(one)} - {"results", "loc"}
+        facts = ((getattr(one, name), getattr(other, name)) for name in kept)
+        return _same_numbers(a.type, b.type) and all(
+            self.same(x, y) if isinstance(x, Value) and isinstance(y, Value) else x == y for x, y in facts
+        )
+
+    def is_repeatable(self, op: Op) -> bool:
+        """Return whether an op gives the same numbers wherever its operands are the same."""
+        return isinstance(op, (Const, Elementwise, Broadcast, Iota, Reduce)) or (
+            isinstance(op, Read) and op.memory not in self.written
+        )
+
+
+class WindowPlaces(SameNumbers):
+    """Where a kernel reads and writes windows of its memories."""
+
+    def are_one(self, accesses: Sequence[Op]) -> bool:
+        """Return whether all accesses are reads and writes of one window, whatever numbers say where it is."""
+        first, *others = accesses
+        return all(isinstance(op, (Read, Write)) for op in accesses) and all(self.is_same(first, op) for op in others)
+
+    def is_same(self, a: Op, b: Op) -> bool:
+        assert isinstance(a, (Read, Write)) and isinstance(b, (Read, Write))
+        shapes = [(op.tile if isinstance(op, Write) else op.result).type.shape for op in (a, b)]
+        return shapes[0] == shapes[1] and a.axes == b.axes and all(map(self.same, a.at, b.at))
+
+
+class Segments(SameNumbers):
     """The indices of a kernel that are in segments."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.defs, self.sums = kernel.defs, Sums(kernel)
+        super().__init__(kernel)
+        self.sums = Sums(kernel)
 
     def of(self, condition: Value, index: Value) -> RowSegment | None:
         """Return the segment that an index is in where a condition holds, if that is known."""
@@ -45,8 +120,7 @@ class Segments:
                 continue
             if self.same(test.a, index) and (begin := self.lower(condition, index)):
                 return self.between(begin, test.b, index)
-            count = self.defs.get(self.number(test.b))
-            for counted, begin in pairs:
+            for count, (counted, begin) in product(self.least_of(test.b), pairs):
                 if isinstance(count, Sub) and self.same(test.a, counted) and self.same(count.b, begin):
                     return self.between(begin, count.a, counted)
         return None
@@ -74,6 +148,14 @@ class Segments:
             case _:
                 return None
 
+    def least_of(self, v: Value) -> Iterator[Op]:
+        """Yield the numbers that a number is at most: itself, and those that it is the least of."""
+        op = self.defs.get(self.number(v))
+        if isinstance(op, Min):
+            yield from (*self.least_of(op.a), *self.least_of(op.b))
+        elif op is not None:
+            yield op
+
     def conjuncts(self, condition: Value) -> Iterator[Op]:
         op = self.defs.get(condition)
         if isinstance(op, And):
@@ -83,34 +165,6 @@ class Segments:
             yield from self.conjuncts(op.x)
         elif op is not None:
             yield op
-
-    def plain(self, v: Value) -> Value:
-        """Return an integer before it was cast to as many bits or more."""
-        op = self.defs.get(v)
-        return self.plain(op.x) if isinstance(op, Cast) and keeps_apart(op) else v
-
-    def number(self, v: Value) -> Value:
-        """Return the number that a tile holds everywhere, before casts; of a tile with one element, the tile."""
-        op = self.defs.get(self.plain(v))
-        if isinstance(op, Broadcast) and isinstance(op.x.type, Scalar):
-            return self.number(op.x)
-        if isinstance(op, Reduce) and all(n == 1 for n in op.x.type.shape):
-            return self.number(op.x)
-        return self.plain(v)
-
-    def same(self, a: Value, b: Value) -> bool:
-        """Return whether two values are the same computation."""
-        a, b = self.number(a), self.number(b)
-        one, other = self.defs.get(a), self.defs.get(b)
-        if a == b:
-            return True
-        if not isinstance(one, (Elementwise, Broadcast, Iota)) or type(one) is not type(other):
-            return False
-        kept = {f.name for f in fields(one)} - {"results", "loc"}
-        facts = ((getattr(one, name), getattr(other, name)) for name in kept)
-        return _same_numbers(a.type, b.type) and all(
-            self.same(x, y) if isinstance(x, Value) and isinstance(y, Value) else x == y for x, y in facts
-        )
 
 
 def _same_numbers(a: Type, b: Type) -> bool:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from tilewave.ir.core import Kernel
 from tilewave.ir.dead_code import eliminate_dead_code
-from tilewave.ir.ops import Observation
+from tilewave.ir.ops import DebugLog, Observation
 from tilewave.ir.rewrite import rewrite
 
 
 def has_observations(kernel: Kernel) -> bool:
     return any(isinstance(op, Observation) for op in kernel.body.all_ops)
+
+
+def has_logs(kernel: Kernel) -> bool:
+    return any(isinstance(op, DebugLog) for op in kernel.body.all_ops)
 
 
 def without_observations(kernel: Kernel) -> Kernel:

@@ -119,7 +119,8 @@ class WaveKernel:
     def __call__(self, /, *arrays: Any, **named: Any) -> None:
         """Run the kernel on the device of its arrays, with their sizes; it is compiled once for each kind of call.
 
-        Arrays and scalars come in the author's order or by name; symbols by name, or in `subs={…}`.
+        Arrays and scalars come in the author's order or by name; symbols by name, or in `subs={…}`. With `check=True`,
+        contracts of index arrays and assertions are checked before.
         """
         call = self.kept.get("call") or self.calling.prepared(self)
         call(arrays, named)

@@ -1,4 +1,4 @@
-"""`assert_` and `debug_log`: what the interpreters check and print while a kernel runs; compiled code does neither."""
+"""`assert_` and `debug_log`: what interpreters, and calls with `check=True`, check and print while a kernel runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from tilewave.trace import Trace, current
 
 @taggable
 def assert_(condition: Any, message: str = "") -> None:
-    """Raise an error in interpreters where the condition is false for an element in bounds; compiled code skips it."""
+    """Raise an error where the condition is false for an element in bounds: in interpreters and checked calls.
+
+    Compiled code has no assertions. A call with `check=True`, or TILEWAVE_CHECK=1, evaluates them in another kernel.
+    """
     trace = current("assert_")
     if not isinstance(message, str):
         raise TraceError(f"assert_: the message is a text, not {message!r}", loc=here(), remedy='write "…"')
@@ -41,7 +44,7 @@ def _false(message: str) -> str:
 
 @taggable
 def debug_log(x: Any, label: str = "") -> None:
-    """Print the workgroup's elements of a tile, or a number, in interpreters; compiled code skips it."""
+    """Print the workgroup's elements of a tile, or a number, in interpreters and checked calls."""
     trace = current("debug_log")
     if isinstance(x, MemoryArgument):
         raise TraceError(f"debug_log: {x} is a memory", loc=here(), remedy=f"write {x.read_as}")

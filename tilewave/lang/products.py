@@ -10,6 +10,7 @@ from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, DType, Tile, dims
 from tilewave.lang.mma_types import MMAType, instruction_asked
 from tilewave.lang.operands import want_tile
 from tilewave.lang.reductions import inside_of
+from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, extents_of, in_order, repeated, without_single_dims
 from tilewave.lang.windows import length_of
@@ -163,7 +164,27 @@ def _product_remedy(trace: Trace, a: Traced, b: Traced, acc: Traced, shared: lis
                 f"{name} has one element along {gone}: leave that out, {name}.max(dim=[{gone}]), and begin with "
                 f"Register[{left}, {acc.dtype}](…); write puts a dim of one element back"
             )
+    for name, x in named:
+        if repeated := _blocks_to_repeat(name, x):
+            return repeated
     return f"a needs the dims [{rows}, {depth}] and b [{cols}, {depth}], in any order; {made}".rstrip("; ")
+
+
+def _blocks_to_repeat(name: str, x: Traced) -> str:
+    """Return what to write for an operand that was scaled by several blocks of a dim; empty where it was not."""
+    extents = dict(zip(x.dims, x.type.shape, strict=True))
+    for d, count in extents.items():
+        if not isinstance(d, Expression) or isinstance(d, Symbol):
+            continue
+        cut = [s for s in d.symbols() if s in extents]
+        if len(cut) == 1 and extents[cut[0]] % count == 0:
+            block, along = extents[cut[0]] // count, cut[0]
+            return (
+                f"{name} has {count} blocks of {block} along {along}: repeat each element of {d} along its block, "
+                f"read(…, mapping=IndexMapping(…, inputs={{…, {d}: j // {block}}}, outputs={{…, {along}: j}})), "
+                f"or tile {along} by {block}"
+            )
+    return ""
 
 
 def _single_dims(x: Traced, other: Traced, acc: Traced) -> list[Any]:

@@ -94,8 +94,8 @@ def register(shape: Sequence[Any], dtype: DType, value: float) -> Traced:
 class Indices:
     """The contract of an array of indices: `Memory[T, GLOBAL_ADDRESS_SPACE, i32, Indices(into=V, unique=True)]`.
 
-    Interpreters check it at every run, compiled kernels where TILEWAVE_CHECK=1. No access depends on it: an index out
-    of bounds reads 0 and stores nothing.
+    Interpreters check it at every run, compiled kernels in calls with check=True, or TILEWAVE_CHECK=1. No access
+    depends on it: an index out of bounds reads 0 and stores nothing.
     """
 
     into: Any = None

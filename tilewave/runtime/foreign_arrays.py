@@ -307,6 +307,18 @@ def in_padded_rows(array: Any, order: Sequence[int], row: int) -> Any:
     return made.transpose(*back)
 
 
+def filled(like: Any, count: int, value: int) -> Any:
+    """Return `count` numbers of i32, all of one value, of the library and on the device of an array."""
+    package = library(like)
+    if package == "torch":
+        torch = sys.modules["torch"]
+        return torch.full((count,), value, dtype=torch.int32, device=like.device)
+    if package != "cupy":
+        raise Refused(f"is an array of {type(like).__module__}, which is not known to make another", "copy it to torch")
+    with like.device:
+        return sys.modules["cupy"].full(count, value, "int32")
+
+
 # all arrays of a call -------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,8 @@ A wave that has several rows of a tile takes each as a multiple of what its lane
 waves may share, gets a power of two, or, if it is long, a whole number of parts, one per wave and each a power of two.
 A row is whole where every access along it begins at 0 and the memory ends where the row ends, so that the padded row
 reads zeros there and writes nothing; gathered and scattered elements get positions outside the memory. Other tiles keep
-their lengths, because the elements past their end belong to other tiles.
+their lengths, because the elements past their end belong to other tiles. So do rows in an author's shared memory, of
+which no access is compared with the end.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from tilewave.ir.ops import (
     WriteIndexed,
 )
 from tilewave.ir.ops.reduction import padding
+from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import Rewriter, names, walk
 from tilewave.ir.types import Extent, Tile, Type
 from tilewave.records import dataclass
@@ -97,6 +99,8 @@ class _Widening(Rewriter):
                         begins = self.positions.constant(at[axis]) == 0
                         if mine == label and not (self.ends_at(memory.type.extents[axis], extent) and begins):
                             return False
+                        if mine == label and is_in(memory, "shared"):
+                            return False  # no access of shared memory is compared with its end
                 case Mma() if self.goes_along(op, label):
                     return False
                 case _:
