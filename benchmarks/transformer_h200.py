@@ -4,19 +4,23 @@
                                           [--vocabulary 8192] [--sdpa cudnn flash] [--rounds 7] [--seconds 55]
     python benchmarks/transformer_h200.py --device cpu --heads-of 16 --width 32 --layers 1 --length 17 --batch 2
 
-The model is that of examples/transformer.py in other sizes, trained in bfloat16 by autocast. A step is the forward pass,
-the backward pass and AdamW; it is measured in a CUDA graph and eager, with torch's attention from cuDNN and from flash
-attention. Contestants take turns in every round. Printed are median milliseconds, half the distance of the quartiles,
+The model is that of examples/transformer.py in other sizes, trained in bfloat16 by autocast. A step is the forward
+pass, the backward pass and AdamW; it is measured in a CUDA graph and eager, with torch's attention from cuDNN and from
+flash attention. Contestants take turns in every round. Printed are median milliseconds, half the distance of the quartiles,
 and the median ratio of torch's time to ours: above 1, ours is faster.
 
 Then the example's own model is trained under `torch.use_deterministic_algorithms(True)`, twice: printed are the largest
 distance of the losses from those in float64, compared with torch's, and whether both runs have the same bits in all
-losses and parameters. What does not begin before `--seconds` have passed is left out, and said to be.
+losses and parameters. That, and compiling what the other heads need, is done by further processes while the first
+contestants are compiled; measuring begins when they have ended. What does not begin before `--seconds` have passed is
+left out, and said to be. With `--rounds 0` kernels are compiled only.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +35,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
-import transformer as example  # noqa: E402
+os.environ.setdefault("TILEWAVE_BACKGROUND", "0")  # no step runs with a kernel that a better one will replace
+
+import transformer as example
 
 SDPA = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
 OURS = "tilewave"
@@ -83,7 +89,8 @@ def contestants(given: argparse.Namespace, clock: Clock) -> Contestants:
     makers: dict[str, tuple[Callable[[str], nn.Module], Callable[[], AbstractContextManager[Any]]]] = {
         OURS: (example.patched, nullcontext)
     }
-    for name in given.sdpa if is_cuda else ("math",):
+    theirs = given.sdpa if is_cuda else ("math",)
+    for name in theirs if given.rounds else ():
         makers[f"torch, {name}"] = example.fresh, lambda name=name: sdpa_kernel(SDPA[name])
     for name, (make, within) in makers.items():
         for way in ("graph", "eager") if is_cuda else ("eager",):
@@ -129,23 +136,21 @@ def milliseconds(step: Step, data: Tensor) -> float:
     return float(before.elapsed_time(after)) / BURST
 
 
-def race(given: argparse.Namespace, head: int, clock: Clock) -> None:
-    """Measure steps with heads of one size, and print times and ratios."""
+def race(given: argparse.Namespace, head: int, clock: Clock, others: Callable[[], None]) -> None:
+    """Measure steps with heads of one size, after `others` has waited for other processes; print times and ratios."""
     shape = {"WIDTH": given.width, "HEADS": given.width // head, "LAYERS": given.layers, "LENGTH": given.length}
     with sizes(TOKENS=given.vocabulary, BATCH=given.batch, **shape):
-        clock.say(f"heads of {head}: {' '.join(f'{name.lower()} {n}' for name, n in shape.items())}")
-        calls, times = contestants(given, clock), {}
-        times = {name: [] for name in calls}
+        clock.say(f"heads of {head}: {', '.join(f'{name.lower()} {n}' for name, n in shape.items())}")
+        calls = contestants(given, clock)
+        others()
+        times: dict[str, list[float]] = {name: [] for name in calls}
         for number in range(given.rounds):
             if number > 1 and not clock.allows(f"rounds from {number + 1} on", 1.0):
                 break
-            order = list(calls) if number % 2 else list(reversed(calls))
-            for name in order:
+            for name in list(calls) if number % 2 else list(reversed(calls)):
                 times[name].append(calls[name]())
+    if given.rounds:
         report(times, clock)
-    if given.device == "cuda":
-        del calls
-        torch.cuda.empty_cache()
 
 
 def report(times: dict[str, list[float]], clock: Clock) -> None:
@@ -171,7 +176,7 @@ def spread(values: list[float]) -> float:
 
 
 def train(given: argparse.Namespace, clock: Clock) -> None:
-    """Train the example's model, and print how far losses are from float64's and whether two runs have the same bits."""
+    """Train the example's model; print how far losses are from float64's and whether two runs have the same bits."""
     exact, _ = example.train(example.fresh("cpu", torch.float64), given.steps)
     clock.say(f"float64 on the CPU: {given.steps} steps, loss {exact[0]:.4f} to {exact[-1]:.4f}")
     theirs, _ = example.train(example.fresh(given.device), given.steps)
@@ -202,6 +207,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=50, help="of the example's model; 0: it is not trained")
     parser.add_argument("--seconds", type=float, default=55.0, help="no part begins later")
+    parser.add_argument("--alone", action="store_true", help="start no further processes")
     given = parser.parse_args(arguments)
     for head in given.heads_of:
         if given.width % head:
@@ -209,19 +215,43 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     return given
 
 
+class Helpers:
+    """Processes that train the example's model, and compile what a race for each further size of heads needs."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        shape = ("device", "width", "layers", "length", "batch", "vocabulary", "seconds")
+        same = [f"--{name}={getattr(given, name)}" for name in shape]
+        wanted = [["--heads-of", "--steps", f"{given.steps}"]] if given.steps else []
+        wanted += [["--heads-of", f"{head}", "--rounds=0", "--steps=0"] for head in given.heads_of[1:]]
+        start = [sys.executable, __file__, "--alone", *same]
+        self.running = [subprocess.Popen([*start, *arguments]) for arguments in wanted]
+
+    def wait(self, clock: Clock) -> None:
+        """Wait until all have ended; end those that have not when the time is over."""
+        for process in self.running:
+            try:
+                process.wait(max(1.0, clock.most_seconds - clock.seconds))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                clock.say(f"not ended in time: {' '.join(process.args[-3:])}")
+        self.running.clear()
+
+
 def main(arguments: list[str] | None = None) -> None:
     given = parsed(arguments)
     clock = Clock(given.seconds)
+    if given.alone or not given.heads_of:
+        for head in given.heads_of:
+            race(given, head, clock, lambda: None)
+        if given.steps:
+            train(given, clock)
+        return
+    helpers = Helpers(given)
     name = torch.cuda.get_device_name() if given.device == "cuda" else "CPU"
     clock.say(f"{name}, torch {torch.__version__}")
-    first, *others = given.heads_of or [0]
-    if first:
-        race(given, first, clock)
-    if given.steps and clock.allows("training the example's model", 8.0):
-        train(given, clock)
-    for head in others:
-        if clock.allows(f"heads of {head}", 10.0):
-            race(given, head, clock)
+    for head in given.heads_of:
+        if head == given.heads_of[0] or clock.allows(f"heads of {head}", 6.0):
+            race(given, head, clock, lambda: helpers.wait(clock))
 
 
 if __name__ == "__main__":
