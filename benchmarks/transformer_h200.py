@@ -6,8 +6,8 @@
 
 The model is that of examples/transformer.py in other sizes, trained in bfloat16 by autocast. A step is the forward
 pass, the backward pass and AdamW; it is measured in a CUDA graph and eager, with torch's attention from cuDNN and from
-flash attention. Contestants take turns in every round. Printed are median milliseconds, half the distance of the quartiles,
-and the median ratio of torch's time to ours: above 1, ours is faster.
+flash attention. Contestants take turns in every round. Printed are median milliseconds, half the distance of the
+quartiles, and the median ratio of torch's time to ours: above 1, ours is faster.
 
 Then the example's own model is trained under `torch.use_deterministic_algorithms(True)`, twice: printed are the largest
 distance of the losses from those in float64, compared with torch's, and whether both runs have the same bits in all

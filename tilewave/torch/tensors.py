@@ -117,8 +117,8 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 # which calls torch has nothing to do with ---------------------------------------------------------------------------
 
 _profiler, _forward_gradients = torch.autograd.profiler, torch.autograd.forward_ad
-_is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
-_modes, _functions = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+_modes, has_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 is_autocast = torch._C._is_any_autocast_enabled
 _transform = torch._C._functorch.peek_interpreter_stack
 
@@ -131,9 +131,9 @@ def is_free() -> bool:
 def is_unwatched() -> bool:
     """Return whether nothing in torch observes operators: no compiler, mode, transform or profiler."""
     return not (
-        _is_compiling()
+        is_compiling()
         or _modes()
-        or (_functions() and any(map(_watches, _get_current_function_mode_stack())))
+        or (has_function_modes() and any(map(_watches, _get_current_function_mode_stack())))
         or _transform() is not None
         or _profiler._is_profiler_enabled
         or _forward_gradients._current_level >= 0
@@ -153,7 +153,7 @@ def free_layout(tensors: tuple[Any, ...]) -> Any:
 
 def have_memory(tensors: Iterable[Tensor]) -> bool:
     """Return whether tensors are plain and have addresses: none is traced, faked or transformed."""
-    if _is_compiling() or _modes() or _transform() is not None:
+    if is_compiling() or _modes() or _transform() is not None:
         return False
     return all(type(t) in _PLAIN and not t.is_meta and t.layout is torch.strided for t in tensors)
 
