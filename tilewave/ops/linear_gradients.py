@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from tilewave.ir.types import DType
@@ -33,7 +34,7 @@ def _linear_gradients(
         turned = sums.swapaxes(0, 1)
         launches.append(product_of(lib, digits, grad=turned, x=rows, grad_weight=results["grad_weight"]))
     launches = [launch for launch in launches if prod([*launch.arrays.values()][-1].shape)]
-    scratch = {}
+    scratch: Mapping[str, Array] = {}
     if of_bias is not None:
         work = column_sums.work(lib, sums, of_bias)
         results["grad_bias"], scratch = work.results["sums"], work.scratch

@@ -86,7 +86,7 @@ def _differentiated(name: str, run: Run, save: Run, backward: Run) -> Any:
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     made = type(name, (torch.autograd.Function,), members)
-    return super(torch.autograd.Function, made).apply  # type: ignore[misc]
+    return super(torch.autograd.Function, made).apply
 
 
 def free_name(wanted: str) -> str:
