@@ -89,9 +89,11 @@ def contestants(given: argparse.Namespace, clock: Clock) -> Contestants:
     makers: dict[str, tuple[Callable[[str], nn.Module], Callable[[], AbstractContextManager[Any]]]] = {
         OURS: (example.patched, nullcontext)
     }
-    theirs = given.sdpa if is_cuda else ("math",)
-    for name in theirs if given.rounds else ():
-        makers[f"torch, {name}"] = example.fresh, lambda name=name: sdpa_kernel(SDPA[name])
+    if given.rounds and is_cuda:
+        for name in given.sdpa:
+            makers[f"torch, {name}"] = example.fresh, lambda name=name: sdpa_kernel(SDPA[name])
+    elif given.rounds:
+        makers["torch"] = example.fresh, nullcontext
     for name, (make, within) in makers.items():
         for way in ("graph", "eager") if is_cuda else ("eager",):
             before = clock.seconds

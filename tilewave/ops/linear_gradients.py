@@ -31,8 +31,8 @@ def _linear_gradients(
         launches.append(product_of(lib, digits, grad=sums, weight=weight, grad_x=_rows(results["grad_x"])))
     if of_weight:
         results["grad_weight"] = lib.empty(tuple(weight.shape), dtype, x)
-        turned = sums.swapaxes(0, 1)
-        launches.append(product_of(lib, digits, grad=turned, x=rows, grad_weight=results["grad_weight"]))
+        transposed = sums.swapaxes(0, 1)
+        launches.append(product_of(lib, digits, grad=transposed, x=rows, grad_weight=results["grad_weight"]))
     launches = [launch for launch in launches if prod([*launch.arrays.values()][-1].shape)]
     scratch: Mapping[str, Array] = {}
     if of_bias is not None:
