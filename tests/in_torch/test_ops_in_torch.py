@@ -110,6 +110,7 @@ def test_gradients_of_attention():
         return ops.attention(q, k, v, bias=bias, soft_cap=2.0, window=2, scale=0.7)
 
     assert gradcheck(causal, (doubles(1, 2, 3, 4), doubles(1, 2, 3, 4), doubles(1, 2, 3, 2)))
+    assert gradcheck(causal, (doubles(1, 4, 3, 4), doubles(1, 2, 5, 4), doubles(1, 2, 5, 3)))
     assert gradcheck(capped, (doubles(2, 3, 4), doubles(1, 5, 4), doubles(1, 5, 2), doubles(3, 5)))
 
 
@@ -198,10 +199,19 @@ def asking(*shape):
     return torch.randn(*shape, requires_grad=True)
 
 
+def attended():
+    """Return what attention with a bias gave, and gradients of that."""
+    q, k, v, bias = floats(1, 2, 3, 4), floats(1, 1, 3, 4), floats(1, 1, 3, 5), floats(1, 2, 3, 3)
+    y, lse = torch.ops.tilewave.attention(q, k, v, bias, True, None, None, None)
+    return q, k, v, bias, y, lse, floats(1, 2, 3, 5), floats(1, 2, 3)
+
+
 OPERATORS = {
     "matmul": lambda: (asking(2, 5, 7), asking(7, 3)),
     "linear": lambda: (asking(5, 7), asking(3, 7), asking(3), "gelu", asking(5, 3), True),
     "attention": lambda: (asking(1, 2, 3, 4), asking(1, 1, 3, 4), asking(1, 1, 3, 4), None, True, None, None, None),
+    "attention_backward": lambda: (*attended(), True, None, None, None, [True, True, True, True]),
+    "linear_gradients": lambda: (floats(2, 5, 7), floats(3, 7), floats(2, 5, 3), True, True, torch.float32),
     "softmax": lambda: (asking(5, 7),),
     "rms_norm": lambda: (asking(5, 7), asking(7), 1e-5),
     "add_rms_norm": lambda: (asking(5, 7), asking(5, 7), asking(7), 1e-5),
@@ -222,6 +232,16 @@ OPERATORS = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_are_what_torch_wants(name):
     opcheck(getattr(torch.ops.tilewave, name).default, OPERATORS[name]())
+
+
+def test_operators_whose_results_are_not_all_wanted_and_those_of_other_layouts():
+    *given, _, y, lse, grad, _ = attended()
+    wanted = False, None, None, None, [False, True, False, False]
+    opcheck(torch.ops.tilewave.attention_backward.default, (*given, None, y, lse, grad, None, *wanted))
+    x, weight, grad = floats(5, 7), floats(3, 7), floats(5, 3)
+    opcheck(torch.ops.tilewave.linear_gradients.default, (x, weight, grad, False, True, None))
+    q, k, v = (asking(2, 3, heads, 4).transpose(1, 2) for heads in (2, 1, 1))
+    opcheck(torch.ops.tilewave.attention.default, (q, k, v, None, True, None, None, None))
 
 
 def test_a_layer_whose_sums_were_not_kept_computes_them_again():

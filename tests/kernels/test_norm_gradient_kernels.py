@@ -7,7 +7,7 @@ from row_kernels import close
 from tilewave import *
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.ir.types import F32
-from tilewave.kernels.column_sums import block_sums_kernel, column_sums_kernel
+from tilewave.kernels.column_sums import SUMMED_BLOCKS, block_sums_kernel, column_sums_kernel
 from tilewave.kernels.norm_gradients import RowBlocks, layer_norm_gradients_kernel, rms_norm_gradients_kernel
 
 B, M, N = sym.B, sym.M, sym.N
@@ -78,7 +78,7 @@ def test_sums_of_columns_over_blocks_of_rows(way):
 def test_sums_over_blocks(way):
     partial = [numbers(300, 20, seed=seed) for seed in range(2)]
     found = [np.full(20, np.nan, np.float32) for _ in partial]
-    run(block_sums_kernel(f32, f32, f32), way, {N: 20, B: 300}, *partial, *found)
+    run(block_sums_kernel(SUMMED_BLOCKS, f32, f32, f32), way, {N: 20, B: 300}, *partial, *found)
     for total, terms in zip(found, partial, strict=True):
         near(total, terms.astype(np.float64).sum(0), "sums")
 

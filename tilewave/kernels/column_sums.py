@@ -124,9 +124,14 @@ def _added(total: Any, x: Any, factor: Any) -> Any:
     return total + x if factor is None else fused(x, rename(factor, {M: J}), total)
 
 
+def summed_blocks(target: str) -> int:
+    """Return how many blocks `block_sums_kernel` adds at a time: a host has few, and each tile takes as long as any."""
+    return SUMMED_BLOCKS if target in CHIPS else HOST_BLOCKS
+
+
 @cache
-def block_sums_kernel(of: DType, *dtypes: DType) -> WaveKernel:
-    """sum_0[N], … = the sums of partial_0[B, N], … over the blocks, one for each dtype."""
+def block_sums_kernel(together: int, of: DType, *dtypes: DType) -> WaveKernel:
+    """sum_0[N], … = the sums of partial_0[B, N], … over the blocks, some at a time, one for each dtype."""
     names = [(f"partial_{i}", f"sum_{i}", dtype) for i, dtype in enumerate(dtypes)]
 
     def add(to: Any) -> None:
@@ -138,6 +143,6 @@ def block_sums_kernel(of: DType, *dtypes: DType) -> WaveKernel:
         for total, (_, where, dtype) in zip(totals if len(names) > 1 else [totals], names, strict=True):
             write(cast(total, dtype), getattr(to, where))
 
-    constraints = [WorkgroupConstraint(N, SUMMED_COLUMNS, 0), TilingConstraint(B, SUMMED_BLOCKS)]
+    constraints = [WorkgroupConstraint(N, SUMMED_COLUMNS, 0), TilingConstraint(B, together)]
     read_from = {name: of_blocks(of) for name, _, _ in names}
     return kernel_of("block_sums", constraints, {**read_from, **{s: a_number_a_column(t) for _, s, t in names}}, add)

@@ -114,7 +114,11 @@ class NumpyLike:
         return numpy_layout(arrays)
 
     def allocation(self, like: Array) -> Callable[[], Array]:
-        return partial(self.module.empty, like.shape, like.dtype)
+        if like.flags.c_contiguous:
+            return partial(self.module.empty, like.shape, like.dtype)
+        order = sorted(range(len(like.shape)), key=lambda axis: -like.strides[axis])
+        shape, back = [like.shape[axis] for axis in order], [order.index(axis) for axis in range(len(order))]
+        return lambda: self.module.empty(shape, like.dtype).transpose(back)
 
     def bare(self, arrays: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
         return arrays

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 from tilewave.errors import CallError, here
 from tilewave.ir.types import DType
@@ -28,7 +29,10 @@ def _attention(
 ) -> CallWork:
     _check_axes(q, k, v)
     shape, held = (*q.shape[:-1], v.shape[-1]), lib.dtype("attention", "q", q)
-    results = {"out": prepared("attention", lib, out, shape, held, {"q": q, "k": k, "v": v, "bias": bias})}
+    if out is None and has_heads_inside(q.shape, lib.steps(q)):
+        results = {"out": lib.empty((*shape[:-3], shape[-2], shape[-3], shape[-1]), held, q).swapaxes(-3, -2)}
+    else:
+        results = {"out": prepared("attention", lib, out, shape, held, {"q": q, "k": k, "v": v, "bias": bias})}
     if keeps:
         results["lse"] = lib.empty(tuple(q.shape[:-1]), sums_dtype(held), q)
     added = None if bias is None else broadcast("attention", lib, "bias", bias, (*q.shape[:-1], k.shape[-2]))
@@ -46,6 +50,12 @@ def _attention(
 
     first, *more = [_launch(*call) for call in attention_calls(arrays, make, *asked)]
     return CallWork(results, first, tuple(more), scratch, after)
+
+
+def has_heads_inside(shape: Sequence[Any], steps: Sequence[Any]) -> bool:
+    """Return whether the heads of a position are beside each other in memory; a result for such queries is laid out
+    likewise, so that to collapse heads and elements into one axis, for the layer after it, takes no copy."""
+    return len(shape) > 2 and bool(shape[-3] != 1) and bool(shape[-2] != 1) and bool(steps[-2] > steps[-3])
 
 
 def _launch(kernel: WaveKernel, arrays: Mapping[str, Array], numbers: tuple[int, ...]) -> KernelLaunch:

@@ -13,6 +13,7 @@ from tilewave.kernels.column_sums import (
     block_sums_kernel,
     column_blocks,
     column_sums_kernel,
+    summed_blocks,
 )
 from tilewave.kernels.rows import arithmetic_of
 from tilewave.ops.arrays import Array, ArrayLibrary, folded, target_of
@@ -37,7 +38,8 @@ def block_sums(lib: ArrayLibrary, like: Array, blocks: int, of: DType, sums: Map
     if blocks == 1:
         return BlockSums({name: array.reshape(1, -1) for name, array in sums.items()}, dtypes)
     partial = {f"partial_{name}": lib.empty((blocks, *array.shape), of, like) for name, array in sums.items()}
-    added = KernelLaunch(block_sums_kernel(of, *dtypes), {**partial, **sums})
+    together = summed_blocks(target_of("column_sums", lib.device(like)))
+    added = KernelLaunch(block_sums_kernel(together, of, *dtypes), {**partial, **sums})
     return BlockSums(partial, (of,) * len(sums), (added,))
 
 

@@ -148,6 +148,15 @@ def _launch(
     return KernelLaunch(kernel, {**dict(zip(names, sides, strict=True)), **others, "out": to.c})
 
 
+def product_of(lib: ArrayLibrary, digits: Digits, **matrices: Array) -> KernelLaunch:
+    """Return the launch that multiplies the first two of three matrices, and writes the third."""
+    *names, result = matrices
+    a, b, c = matrices.values()
+    common_dtype("matmul", lib, a=a, b=b)
+    launch = _launch(lib, Operands(a, b, c), digits, (names[0], names[1]))
+    return launch._replace(arrays={result if name == "out" else name: x for name, x in launch.arrays.items()})
+
+
 @cache
 def _kernel_of(
     dtype: DType,

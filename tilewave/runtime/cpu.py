@@ -172,36 +172,44 @@ class CpuReplay:
         """The arguments of past calls, of which each call uses one: concurrent calls have separate ones."""
 
     def __call__(self, addresses: Iterable[int], threads: int) -> None:
-        def run(frame: _Frame, threads: int) -> None:
-            for place, address in zip(self._places, addresses, strict=True):
-                frame.words[place] = address
-            self._program.run(self._program.launcher, frame.address, threads)
-
-        self._run(run, threads)
+        program, threads = self._program, self._threads(threads)
+        if not threads:
+            return
+        region = _SCRATCH.take(self._sizes.packed_pages + threads * program.scratch_pages)
+        frame = self._frame(region.address)
+        words = frame.words
+        for place, address in zip(self._places, addresses, strict=True):
+            words[place] = address
+        program.run(program.launcher, frame.address, threads)
+        self._frames.append(frame)
+        _SCRATCH.give(region)
 
     def on(self, arrays: tuple[Any, ...], threads: int) -> None:
         """Run the call on numpy arrays, whose addresses machine code reads."""
-        self._run(lambda frame, threads: self._program.run_on(frame.head_address, threads, arrays), threads)
-
-    def _run(self, run: Callable[[_Frame, int], None], threads: int) -> None:
-        """Have a frame run that is laid out for so many threads."""
-        sizes = self._sizes
-        if sizes.workgroups < 2:
-            threads = sizes.workgroups
+        program, threads = self._program, self._threads(threads)
         if not threads:
             return
-        region = _SCRATCH.take(sizes.packed_pages + threads * self._program.scratch_pages)
+        region = _SCRATCH.take(self._sizes.packed_pages + threads * program.scratch_pages)
+        frame = self._frame(region.address)
+        program.run_on(frame.head_address, threads, arrays)
+        self._frames.append(frame)
+        _SCRATCH.give(region)
+
+    def _threads(self, threads: int) -> int:
+        workgroups = self._sizes.workgroups
+        return threads if workgroups > 1 else workgroups
+
+    def _frame(self, memory: int) -> _Frame:
+        """Return a frame that no other call uses, with its memory at this address."""
         try:
             frame = self._frames.pop()
         except IndexError:
             frame = _Frame(self._program, self._words, self._places)
-        if frame.memory_at != region.address:
-            for place, word in enumerate(self._memory(region.address), len(self._words)):
+        if frame.memory_at != memory:
+            for place, word in enumerate(self._memory(memory), len(self._words)):
                 frame.words[place] = word
-            frame.memory_at = region.address
-        run(frame, threads)
-        self._frames.append(frame)
-        _SCRATCH.give(region)
+            frame.memory_at = memory
+        return frame
 
     def _memory(self, at: int) -> list[int]:
         """Return the words after the caller's: the address of each packed operand, then scratch and its stride."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from tilewave.kernels.attention_gradients import WantedGradients
 from tilewave.kernels.attentions import AttentionAsked
 from tilewave.ops.attending import attention as attend
+from tilewave.ops.attending import has_heads_inside
 from tilewave.ops.attending_backward import attention_backward as attend_backward
 from tilewave.torch.registry import define, to_autocast_dtype
 from tilewave.torch.results import given, noted, want_writable
@@ -69,7 +70,10 @@ def _sums_dtype(q: Tensor) -> torch.dtype:
 
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, *asked: Any) -> tuple[Tensor, Tensor]:
-    return q.new_empty((*q.shape[:-1], v.shape[-1])), _sums_of(q)
+    if not has_heads_inside(q.shape, q.stride()):
+        return q.new_empty((*q.shape[:-1], v.shape[-1])), _sums_of(q)
+    *batch, heads, rows, _ = q.shape
+    return q.new_empty((*batch, rows, heads, v.shape[-1])).transpose(-3, -2), _sums_of(q)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -107,23 +111,29 @@ def _run_backward(
     wanted: Sequence[bool],
 ) -> tuple[Tensor, ...]:
     """Return the gradients of q, k and v, and of the scores where the bias wants one; what is not wanted is empty."""
-    whole = _fake_backward(q, k, v, bias, y, lse, grad, grad_lse, causal, window, scale, soft_cap, wanted)
     if not (y.numel() and k.shape[-2]):  # no kernel: the gradients are empty, or zeros
+        whole = _fake_backward(q, k, v, bias, y, lse, grad, grad_lse, causal, window, scale, soft_cap, wanted)
         return tuple(x.zero_() for x in whole)
-    grad_bias = whole[3].zero_() if wanted[3] else None  # masked blocks are not written
+    dtypes, of_scores = (q.dtype, k.dtype, v.dtype), _sums_dtype(q)
+    # Masked blocks of the gradient of scores are not written.
+    grad_bias = q.new_zeros((*q.shape[:-1], k.shape[-2]), dtype=of_scores) if wanted[3] else None
     q, k, v, grad = _of_one_dtype(q, k, v, grad)
     arrays = (q, k, v, bias, y, lse, grad.contiguous() if 0 in grad.stride() else grad, grad_lse, grad_bias)
     asked = AttentionAsked(causal, window, scale, soft_cap)
     in_any_order = not torch.are_deterministic_algorithms_enabled()
     found = attend_backward(LIBRARY, arrays, asked, WantedGradients(*wanted[:3]), None, in_any_order)
-    found = iter(found if isinstance(found, tuple) else (found,))
-    return tuple(
-        (x if x is grad_bias else next(found).to(x.dtype)) if w else x for x, w in zip(whole, wanted, strict=True)
-    )
+    each = iter(found if isinstance(found, tuple) else (found,))
+    grads = [
+        next(each).to(dtype) if is_wanted else q.new_empty((0,), dtype=dtype)
+        for dtype, is_wanted in zip(dtypes, wanted[:3], strict=True)
+    ]
+    return (*grads, q.new_empty((0,), dtype=of_scores) if grad_bias is None else grad_bias)
 
 
-def _of_one_dtype(*tensors: Tensor) -> list[Tensor]:
+def _of_one_dtype(*tensors: Tensor) -> Sequence[Tensor]:
     """Return tensors in the widest of their dtypes, which products of each with each need."""
+    if len({x.dtype for x in tensors}) == 1:
+        return tensors
     widest = reduce(torch.promote_types, [x.dtype for x in tensors])
     return [x.to(widest) for x in tensors]
 

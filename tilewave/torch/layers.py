@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 from tilewave.errors import SlowCodeWarning, TargetError, levels_to_author
 from tilewave.ops.arrays import constant_for_compilers, target_of
 from tilewave.torch.operators import layer_norm, linear, rms_norm, softmax
-from tilewave.torch.tensors import device_name
+from tilewave.torch.tensors import device_name, has_function_modes, is_compiling, is_unwatched
 
 ACTIVATIONS = {nn.GELU: "gelu", nn.SiLU: "silu", nn.ReLU: "relu"}
 
@@ -22,10 +24,30 @@ def activation_of(module: nn.Module) -> str | None:
     return "gelu_tanh" if name == "gelu" and module.approximate == "tanh" else name
 
 
+Forward = Callable[[Any, Tensor], Tensor]
+
+
+def unobserved(forward: Forward) -> Forward:
+    """Return a layer's forward pass that does not call torch's function modes, where none of them observes operators.
+
+    Otherwise a mode, such as that of a default device, is called for each attribute of a tensor that is read.
+    """
+
+    @wraps(forward)
+    def run(layer: Any, x: Tensor) -> Tensor:
+        if is_compiling() or not has_function_modes() or not is_unwatched():
+            return forward(layer, x)
+        with torch._C.DisableTorchFunction():
+            return forward(layer, x)
+
+    return run
+
+
 class OurLinear(nn.Linear):  # type: ignore[misc]
     activation: str | None = None
     """The activation of the following layer, fused into this one; that layer is then the identity."""
 
+    @unobserved
     def forward(self, x: Tensor) -> Tensor:
         if runs_on(device_name(x.device)):
             return linear(x, self.weight, self.bias, self.activation)
@@ -42,6 +64,7 @@ THEIRS = {
 
 
 class OurLayerNorm(nn.LayerNorm):  # type: ignore[misc]
+    @unobserved
     def forward(self, x: Tensor) -> Tensor:
         if not runs_on(device_name(x.device)):
             return super().forward(x)
@@ -51,6 +74,7 @@ class OurLayerNorm(nn.LayerNorm):  # type: ignore[misc]
 
 
 class OurRmsNorm(nn.RMSNorm):  # type: ignore[misc]
+    @unobserved
     def forward(self, x: Tensor) -> Tensor:
         if not runs_on(device_name(x.device)):
             return super().forward(x)
@@ -66,6 +90,7 @@ def _rows(x: Tensor, axes: int) -> Tensor:
 
 
 class OurSoftmax(nn.Softmax):  # type: ignore[misc]
+    @unobserved
     def forward(self, x: Tensor) -> Tensor:
         return softmax(x, self.dim) if runs_on(device_name(x.device)) else super().forward(x)
 

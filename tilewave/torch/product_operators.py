@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from tilewave.ir.types import DType
-from tilewave.ops import column_sums, products
+from tilewave.ops import column_sums, linear_gradients, products
 from tilewave.torch.registry import define, to_autocast_dtype
 from tilewave.torch.results import given, noted, want_writable
-from tilewave.torch.tensors import LIBRARY, TORCH_DTYPES, free_layout, is_free, is_grad_enabled, want_tensors
+from tilewave.torch.tensors import DTYPES_OF, LIBRARY, TORCH_DTYPES, free_layout, is_free, is_grad_enabled, want_tensors
 
 # matmul -------------------------------------------------------------------------------------------------------------
 
@@ -35,8 +35,7 @@ def _fake_matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _result_dtype(dtype: torch.dtype) -> torch.dtype:
-    ours = next(one for one, theirs in TORCH_DTYPES.items() if theirs == dtype)
-    return TORCH_DTYPES[products.result_dtype(ours)]
+    return TORCH_DTYPES[products.result_dtype(_ours(dtype))]
 
 
 def _save_both(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -98,11 +97,16 @@ def linear(
     return given(products.linear.arguments, found, out)
 
 
-def _run_linear(
+def _run_linear(*args: Any) -> tuple[Tensor, Tensor]:
+    found, sums = _linear_directly(*args)
+    return found, found.new_empty((0,)) if sums is None else sums
+
+
+def _linear_directly(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None, keeps: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     found = products.linear(LIBRARY, (x, weight, bias, residual, None), activation, keeps, LIBRARY.digits())
-    return found if keeps else (found, found.new_empty((0,)))
+    return found if keeps else (found, None)
 
 
 def _fake_linear(
@@ -131,13 +135,54 @@ def _linear_backward(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) ->
         else:
             inner = _ACTIVATION_BACKWARD(sums, grad, ctx.activation)
     inner = inner if grad_sums is None or not ctx.keeps else inner + grad_sums
+    sums_dtype = bias.dtype if of_bias and bias_grad is None else None
+    x_grad, weight_grad, sums_grad = _gradients(x, weight, inner, of_x, of_weight, sums_dtype)
+    residual_grad = grad.sum_to_size(ctx.residual[0]).to(ctx.residual[1]) if of_residual else None
+    return x_grad, weight_grad, sums_grad if bias_grad is None else bias_grad, None, residual_grad, None
+
+
+def _gradients(
+    x: Tensor, weight: Tensor, grad: Tensor, of_x: bool, of_weight: bool, of_bias: torch.dtype | None
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of a layer's input, weight and bias, each None where it is not wanted.
+
+    On the CPU they are one call. On a GPU each product is: it is replayed for any sizes by machine code. Products also
+    have gradients of their own, where those are recorded.
+    """
+    if x.is_cpu and not is_grad_enabled():
+        found = _LINEAR_GRADIENTS(x, weight, grad, of_x, of_weight, of_bias)
+        wanted = of_x, of_weight, of_bias is not None
+        return tuple([one if is_wanted else None for one, is_wanted in zip(found, wanted, strict=True)])
     return (
-        matmul(inner, weight) if of_x else None,
-        matmul(_as_matrix(inner).mT, _as_matrix(x)) if of_weight else None,
-        _COLUMN_SUMS(inner, bias.dtype) if of_bias and bias_grad is None else bias_grad,
-        None,
-        grad.sum_to_size(ctx.residual[0]).to(ctx.residual[1]) if of_residual else None,
-        None,
+        matmul(grad, weight) if of_x else None,
+        matmul(_as_matrix(grad).mT, _as_matrix(x)) if of_weight else None,
+        None if of_bias is None else _COLUMN_SUMS(grad, of_bias),
+    )
+
+
+def _run_gradients(x: Tensor, weight: Tensor, grad: Tensor, *wanted: Any) -> tuple[Tensor, ...]:
+    found = _gradients_directly(x, weight, grad, *wanted)
+    return tuple([grad.new_empty((0,)) if one is None else one for one in found])
+
+
+def _gradients_directly(
+    x: Tensor, weight: Tensor, grad: Tensor, of_x: bool, of_weight: bool, of_bias: torch.dtype | None
+) -> tuple[Tensor | None, ...]:
+    ours = None if of_bias is None else _ours(of_bias)
+    arrays = (x, weight, grad)
+    found = linear_gradients.linear_gradients(LIBRARY, arrays, of_x, of_weight, ours, LIBRARY.digits())
+    each = iter(found if isinstance(found, tuple) else (found,))
+    return tuple([next(each) if is_wanted else None for is_wanted in (of_x, of_weight, of_bias is not None)])
+
+
+def _fake_gradients(
+    x: Tensor, weight: Tensor, grad: Tensor, of_x: bool, of_weight: bool, of_bias: torch.dtype | None
+) -> tuple[Tensor, ...]:
+    dtype, none = _result_dtype(grad.dtype), (0,)
+    return (
+        grad.new_empty(x.shape if of_x else none, dtype=dtype if of_x else grad.dtype),
+        grad.new_empty(weight.shape if of_weight else none, dtype=dtype if of_weight else grad.dtype),
+        grad.new_empty(none, dtype=grad.dtype) if of_bias is None else grad.new_empty(grad.shape[-1:], dtype=of_bias),
     )
 
 
@@ -153,6 +198,16 @@ _LINEAR = define(
     save=_save_linear,
     backward=_linear_backward,
     cast=to_autocast_dtype,
+    directly=_linear_directly,
+)
+
+_LINEAR_GRADIENTS = define(
+    "linear_gradients",
+    "(Tensor x, Tensor weight, Tensor grad, bool of_x, bool of_weight, ScalarType? of_bias)"
+    " -> (Tensor, Tensor, Tensor)",
+    _run_gradients,
+    _fake_gradients,
+    directly=_gradients_directly,
 )
 
 _ACTIVATION_BACKWARD = define(
@@ -177,7 +232,7 @@ _ACTIVATION_GRADIENTS = define(
 
 
 def _ours(dtype: torch.dtype) -> DType:
-    return next(one for one, theirs in TORCH_DTYPES.items() if theirs == dtype)
+    return DTYPES_OF[dtype]
 
 
 _COLUMN_SUMS = define(

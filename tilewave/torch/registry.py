@@ -25,6 +25,7 @@ class Operator:
 
     def __init__(self, registered: Any, run: Run, differentiated: Any, cast: Cast | None) -> None:
         self.registered, self.run, self.differentiated, self.cast = registered, run, differentiated, cast
+        """`differentiated` runs the operator and records its backward pass; None: it has none."""
 
     def __call__(self, *args: Any) -> Any:
         if is_unwatched():
@@ -33,7 +34,7 @@ class Operator:
             if free_layout(tensors) is not None:
                 return self.run(*args)
             if self.differentiated is not None and asks_gradient(tensors):
-                return self.differentiated.apply(*args)
+                return self.differentiated(*args)
         return self.registered(*args)
 
     def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -53,8 +54,12 @@ def define(
     save: Run | None = None,
     backward: Run | None = None,
     cast: Cast | None = None,
+    directly: Run | None = None,
 ) -> Operator:
-    """Define and return an operator; `save(ctx, inputs, output)` stores what `backward(ctx, *grads)` needs."""
+    """Define and return an operator; `save(ctx, inputs, output)` stores what `backward(ctx, *grads)` needs.
+
+    Calls that skip torch's dispatcher run `directly`, if given: it may return None where `run` makes an empty tensor.
+    """
     DEFINED.add(name)
     made = torch.library.custom_op(f"{NAMESPACE}::{name}", run, mutates_args=mutates, schema=schema)
     made.register_fake(fake)
@@ -63,12 +68,16 @@ def define(
     registered = getattr(getattr(torch.ops, NAMESPACE), name)  # calls of its `.default` do not appear in profiles
     for device, key in AUTOCAST.items() if cast is not None else ():
         _LIBRARY.impl(name, _casting(registered, cast, device, key), f"Autocast{key}")
-    differentiated = None if backward is None or save is None else _differentiated(name, run, save, backward)
-    return Operator(registered, run, differentiated, cast)
+    skipping = directly or run
+    differentiated = None if backward is None or save is None else _differentiated(name, skipping, save, backward)
+    return Operator(registered, skipping, differentiated, cast)
 
 
 def _differentiated(name: str, run: Run, save: Run, backward: Run) -> Any:
-    """Return the operator as a torch.autograd.Function, which takes a fifth of the dispatcher's time."""
+    """Return the operator as a torch.autograd.Function, which takes a fifth of the dispatcher's time.
+
+    `Function.apply` looks for functorch's transforms before it calls the method that is returned; `is_unwatched` has.
+    """
 
     def forward(ctx: Any, *args: Any) -> Any:
         output = run(*args)
@@ -76,7 +85,8 @@ def _differentiated(name: str, run: Run, save: Run, backward: Run) -> Any:
         return output
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type(name, (torch.autograd.Function,), members)
+    made = type(name, (torch.autograd.Function,), members)
+    return super(torch.autograd.Function, made).apply
 
 
 def free_name(wanted: str) -> str:
