@@ -64,7 +64,7 @@ def request_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> Callab
     kind, shape, width = in_memory(place.memory.dtype), op.result.type.shape, BLOCK_BYTES // place.bytes
     pointers = Pointers(memory, op, place)
     chunks = Chunks.of(shape, op.steps, width, op.begin)
-    shifts: dict[tuple[int, ...], Shift] = {}
+    shifts: dict[tuple[int, ...], ByteShift] = {}
     requested = [_Chunk(pointers, at, width).requested(shifts) for at in chunks.offsets]
     return lambda: Held(shape, kind, width, tuple(from_raw(memory.f, x(), BLOCK, kind, width) for x in requested))
 
@@ -91,7 +91,7 @@ class _Chunk:
 
     # -- loads
 
-    def requested(self, shifts: dict[tuple[int, ...], Shift]) -> Callable[[], str]:
+    def requested(self, shifts: dict[tuple[int, ...], ByteShift]) -> Callable[[], str]:
         """Load the blocks, and return what shifts them."""
         f, p, size = self.f, self.p, self.p.place.bytes
         if any(p.m.is_never_there(p.op, axis, step) for axis, step in enumerate(self.at)):
@@ -114,7 +114,7 @@ class _Chunk:
         key = tuple(n * size % BLOCK_BYTES for n in self.at)  # chunks so far apart have the same alignment
         if key not in shifts:
             address = f.value(f"ptrtoint {p.kind} {own} to i64")
-            shifts[key] = Shift.of(f, f.value(f"trunc i64 {address} to i32"), size)
+            shifts[key] = ByteShift.of(f, f.value(f"trunc i64 {address} to i32"), size)
         shift = shifts[key]
 
         def finish() -> str:
@@ -215,8 +215,8 @@ def words_of(f: LlvmFunction, block: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Shift:
-    """How far the first byte of a chunk is behind that of its first block."""
+class ByteShift:
+    """The distance of the first byte of a chunk from that of its first block."""
 
     words: tuple[tuple[int, str], ...]
     """Numbers of words, and whether they are part of the distance."""
@@ -224,7 +224,7 @@ class Shift:
     """The bits within a word; "" where elements are whole words."""
 
     @staticmethod
-    def of(f: LlvmFunction, begin: str, size: int) -> Shift:
+    def of(f: LlvmFunction, begin: str, size: int) -> ByteShift:
         """Return the shift of a chunk of elements of `size` bytes at the address `begin`."""
         found = []
         for step in (2, 1):
@@ -232,7 +232,7 @@ class Shift:
                 bit = f.value(f"and i32 {begin}, {step * WORD_BYTES}")
                 found.append((step, f.value(f"icmp ne i32 {bit}, 0")))
         bits = "" if size >= WORD_BYTES else f.value(f"shl i32 {begin}, 3")  # a funnel shift counts them modulo 32
-        return Shift(tuple(found), bits)
+        return ByteShift(tuple(found), bits)
 
     def of_blocks(self, f: LlvmFunction, words: list[str]) -> list[str]:
         """Return the words of two blocks from the chunk's first byte on."""
@@ -271,4 +271,4 @@ def load_shared_blocks(f: LlvmFunction, first: str, last: str, kind: str, pointe
         where = f.call(pointer, "llvm.ptrmask.p3.i64", [(pointer, x), ("i64", str(-BLOCK_BYTES))])
         words += words_of(f, f.value(f"load {BLOCK}, {pointer} {where}, align {BLOCK_BYTES}"))
     begin = f.value(f"ptrtoint {pointer} {first} to i32")
-    return from_raw(f, joined(f, Shift.of(f, begin, size).of_blocks(f, words)), BLOCK, kind, BLOCK_BYTES // size)
+    return from_raw(f, joined(f, ByteShift.of(f, begin, size).of_blocks(f, words)), BLOCK, kind, BLOCK_BYTES // size)
