@@ -39,7 +39,8 @@ class _Init:
 def _compiled_init(of: type) -> Any:
     """Return what the standard library makes for a class with these fields alone."""
     known: tuple[Field[Any], ...] = dataclasses.fields(of)
-    after = {"__post_init__": of.__post_init__} if hasattr(of, "__post_init__") else {}
+    after: dict[str, Any] = {"__module__": of.__module__}  # `errors.here` skips frames of this package's modules
+    after |= {"__post_init__": of.__post_init__} if hasattr(of, "__post_init__") else {}
     fields = [(f.name, f.type, _again(f)) for f in known]
     twin = dataclasses.make_dataclass(of.__name__, fields, namespace=after, frozen=True, repr=False, eq=False)
     init: Any = vars(twin)["__init__"]

@@ -10,6 +10,7 @@ import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
 from tilewave import *
+from tilewave.cost.gpu import GpuCost
 from tilewave.cost.parameters import CLOCKED, HOPPER
 from tilewave.cost.prediction import ADVICE
 from tilewave.errors import ConstraintError
@@ -131,11 +132,19 @@ def test_few_stages_wait_for_loads():
     assert one > two > four
 
 
-def test_two_workgroups_on_an_sm_fill_each_others_gaps():
+def test_two_workgroups_on_an_sm_fill_each_others_gaps(monkeypatch):
+    two, five = ((64, 128, 64, n, 1) for n in (2, 5))
+    assert [machine_of("sm_90a").resident(cut((4096, 4096, 4096), one)) for one in (two, five)] == [2, 1]
+    beside = time((4096, 4096, 4096), two)
+    monkeypatch.setattr(GpuCost, "resident", lambda self, work: 1)
+    assert beside < time((4096, 4096, 4096), two)
+
+
+def test_two_consumer_warpgroups_are_alone_on_an_sm():
+    """They have all registers of the SM, so that short steps, which leave shared memory free, do not help."""
     machine = machine_of("sm_90a")
-    two, three = ((128, 128, 64, n, 1) for n in (2, 3))
-    assert [machine.resident(cut((4096, 4096, 4096), one)) for one in (two, three)] == [2, 1]
-    assert time((4096, 4096, 4096), two) < time((4096, 4096, 4096), three)
+    assert machine.resident(cut((512, 6656, 64), (128, 128, 16, 8, 1))) == 1
+    assert time((512, 6656, 64), (128, 128, 16, 8, 1)) > time((512, 6656, 64), (128, 128, 64, 6, 1))
 
 
 def test_unaligned_rows_are_slower():

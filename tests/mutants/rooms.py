@@ -24,6 +24,7 @@ TESTS_OF = {
     "tilewave/options.py": ("tests/lang",),
     "tilewave/ops": ("tests/ops", "tests/in_torch"),  # what gradients need is called from torch alone
     "tilewave/pipeline": ("tests/passes",),
+    "tilewave/records.py": ("tests/test_package_records.py",),
     "tilewave/torch": ("tests/in_torch",),
     "tilewave/trace.py": ("tests/lang",),
 }

@@ -95,8 +95,8 @@ def test_a_numpy_array_keeps_its_strides(kind):
 def test_the_pointer_is_read_from_the_struct_and_asked_for_where_that_fails():
     for make in STRIDED.values():
         array = make(np.zeros((4, 6), np.float32))
-        assert arrays._data_at(array) == arrays._data_asked(array) == array.ctypes.data
-    assert arrays.numpy_address is arrays._data_at
+        assert arrays.numpy_data(array) == arrays._data_asked(array) == array.ctypes.data
+    assert arrays.numpy_address is arrays.numpy_data
 
 
 def test_long_and_long_long_are_both_i64():

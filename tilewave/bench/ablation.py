@@ -120,12 +120,15 @@ NEEDED = (
     "ping_pong",
     "pipeline_mma",
     "set_occupancy",
+    "vectorize_atomics",
+    "hold_left_operands",
+    "pipeline_exchanges",
     "carry_stage_index",
     "simplify",
 )
 """Passes that every kernel needs, that only refuse, without which nothing is copied, or that known sizes, large tiles,
-four stages, sums in one part, groups of one size and single products without an epilogue do not need; the others can be
-left out."""
+four stages, sums in one part, groups of one size and single products without an epilogue or atomics do not need; the
+others can be left out."""
 
 
 def ablations() -> tuple[Ablation, ...]:

@@ -133,8 +133,9 @@ class GpuCost:
         """Return how many workgroups run on one unit at once."""
         if work.is_thin:
             return max(1, self.chip.tuning.rows.resident_lanes // self._lanes_of_thin(work))
-        most = MOST_RESIDENT if self._by_lanes(work) else 2
-        return self._resident(work, self.stages(work), most)
+        # With two consumer warpgroups `specialize_waves` gives all registers of an SM to one workgroup.
+        with_tma = 2 if self._groups(work) == 1 else 1
+        return self._resident(work, self.stages(work), MOST_RESIDENT if self._by_lanes(work) else with_tma)
 
     def _lanes_of_thin(self, work: CutWork) -> int:
         return max(self.chip.lanes, max(t.tile_bytes for t in work.operands) // self.chip.tuning.rows.lane_bytes)

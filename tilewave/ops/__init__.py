@@ -54,14 +54,14 @@ def _linear(
     out: Array | None = None,
 ) -> Array:
     """activation(x · weightᵀ + bias) + residual; an activation is gelu, gelu_tanh, relu or silu."""
+    if activation is not None:
+        activation_named("linear", activation)
     if (
         type(x) is ndarray
         and (found := products.linear.replayed((x, weight, bias, residual, out), activation, False, Digits.ALL))
         is not NOT_MADE
     ):
         return found
-    if activation is not None:
-        activation_named("linear", activation)
     if are_torchs(x, weight):
         return torch_operators().linear(x, weight, bias, activation, residual, out)
     lib, arrays = taken(products.linear.arguments, x, weight, bias, residual, out)

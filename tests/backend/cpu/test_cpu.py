@@ -277,6 +277,8 @@ def test_every_step_of_the_cpu_is_there_to_see():
         "split_tiles",
         "prepack_operands",
         "simplify_2",
+        "prefetch_results",
+        "fold_trivial_loops",
     ]
     assert "read_panel" in str(kernel.ir())
     assert "define void @workgroup" in kernel.llvm_ir

@@ -56,7 +56,7 @@ def test_what_is_kept_of_calls_is_bounded(monkeypatch):
         call(m)
         assert len(opening._kept) <= 50
         assert len(made.sizes._kept) <= 50
-    assert len(made.build.program._frames) == 1
+    assert len(made.build.program._strides) <= 65
 
 
 def test_machine_code_with_open_sizes_comes_from_the_cache(compiles, monkeypatch, tmp_path):

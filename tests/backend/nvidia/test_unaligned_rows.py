@@ -12,7 +12,6 @@ from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.call import compiled_for, room_for
 from tilewave.ir.ops import Load, LoadEach, Store
 from tilewave.ir.rewrite import walk
-from tilewave.kernels.ragged import unpermute_tile_for
 from tilewave.kernels.rows import N, rows_for
 from tilewave.runtime.arrays import view
 
@@ -60,38 +59,47 @@ def test_rows_apart_by_whole_loads_end_within_one():
     assert variant("softmax", 257, f16, pitch=264).vector_bytes == 2
 
 
-def mixed(columns, chosen, dtype=bf16):
-    """The kernel that adds up rows of each token, with arrays of so many columns and slots of a token."""
-    kernel = shipped.unpermute_rows_kernel(unpermute_tile_for("sm_90a", columns, dtype), dtype, i32, dtype, f32)
-    x, y = (aligned((5, columns), dtype, seed) for seed in (0, 1))
-    slots, weights = aligned((5, chosen), i32), aligned((5, chosen), f32, 2)
-    slots[...] = np.random.default_rng(3).integers(-1, 6, slots.shape)
+T, C, D = sym.T, sym.C, sym.D
+
+
+@wave([WorkgroupConstraint(T, 4, 0)])
+def scaled_by_tables(
+    x: Memory[T, D, GLOBAL_ADDRESS_SPACE, bf16],
+    table: Memory[T, C, GLOBAL_ADDRESS_SPACE, f32],
+    y: Memory[T, D, GLOBAL_ADDRESS_SPACE, bf16],
+):
+    write(cast(cast(read(x), f32) * read(table).sum(dim=C), bf16), y)
+
+
+def mixed(columns, chosen):
+    """A kernel with rows of two lengths, and its arrays."""
+    x, y, table = aligned((5, columns), bf16), aligned((5, columns), bf16, 1), aligned((5, chosen), f32, 2)
     y[...] = np.nan
-    return compiled_for(kernel, "sm_90a", {}, {}, {}), {"x": x, "slots": slots, "y": y, "weights": weights}
+    return compiled_for(scaled_by_tables, "sm_90a", {}, {D: room_for(columns), C: room_for(chosen)}, {}), (x, table, y)
 
 
-@pytest.mark.parametrize("columns, chosen, widths", [(264, 10, (16, 8)), (260, 8, (8, 16)), (257, 3, (2, 4))])
+@pytest.mark.parametrize("columns, chosen, widths", [(264, 130, (16, 8)), (260, 128, (8, 16)), (257, 129, (2, 4))])
 def test_rows_of_another_length_keep_their_vectors(columns, chosen, widths):
     made, arrays = mixed(columns, chosen)
     program = made.build.program
-    found = program.plans.key_for([view(arrays[name]) for name in program.accesses.names])
+    found = program.plans.key_for([view(array) for array in arrays])
     rows, table = widths
-    assert dict(found.widths) == {"x": rows, "y": rows, "slots": table, "weights": table}
+    assert dict(found.widths) == {"x": rows, "y": rows, "table": table}
     lanes = program.kernel_for(found)
-    loads = {op.memory.name: op.run for op in walk(lanes.body) if isinstance(op, LoadEach)}
-    assert loads == {"x": rows // 2}
-    assert {op.x.type.shape[-1] for op in walk(lanes.body) if isinstance(op, Store)} == {rows // 2}
+    loads = {op.memory.name: op.result.type.shape[-1] for op in walk(lanes.body) if isinstance(op, (Load, LoadEach))}
+    assert (loads["x"], loads["table"]) == (rows // 2, table // 4)
+    stored = {op.x.type.shape[-1] for op in walk(lanes.body) if isinstance(op, Store) and op.memory.name == "y"}
+    assert stored == {rows // 2}
 
 
-@pytest.mark.parametrize("columns, chosen", [(264, 10), (260, 8), (257, 3), (264, 8)])
-def test_rows_of_several_alignments_are_added_right(columns, chosen):
-    made, arrays = mixed(columns, chosen)
-    x, slots, y, weights = arrays.values()
-    made.interpret(x, slots, y, weights, level="lane", order="random", seed=3)
-    rows = np.vstack([x.astype(float), np.zeros((1, columns))])[np.where((slots < 0) | (slots > 4), 5, slots)]
-    want = (rows * weights.astype(float)[..., None]).sum(axis=1)
-    size = np.abs(rows * weights.astype(float)[..., None]).sum(axis=1)
-    assert (np.abs(y.astype(float) - want) <= 2.0**-8 * np.abs(want) + 2.0**-20 * size + 2.0**-25).all()
+@pytest.mark.parametrize("columns, chosen", [(264, 130), (260, 128), (257, 129), (264, 3)])
+def test_rows_of_several_alignments_are_computed_right(columns, chosen):
+    made, (x, table, y) = mixed(columns, chosen)
+    made.interpret(x, table, y, level="lane", order="random", seed=3)
+    total, size = table.astype(float).sum(axis=1), np.abs(table.astype(float)).sum(axis=1)
+    want = x.astype(float) * total[:, None]
+    off = np.abs(x.astype(float)) * (2.0**-20 * size)[:, None]
+    assert (np.abs(y.astype(float) - want) <= off + 2.0**-8 * (np.abs(want) + off)).all()
 
 
 def test_columns_that_are_no_neighbours_are_moved_one_by_one():

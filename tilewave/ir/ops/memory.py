@@ -245,6 +245,7 @@ OPS: tuple[type[Op], ...] = (
     Overlay,
     Read,
     Write,
+    Prefetch,
     WriteThrough,
     Gather,
     Scatter,

@@ -48,7 +48,8 @@ def expand_ragged_tiles(kernel: Kernel) -> Kernel:
                 if isinstance(kernel.defs.get(op.number), TileInGroup):
                     return []  # found there
                 return _Search(op, None, Builder(taken, locate=lambda: op.loc), arguments).ops()
-        return None
+            case _:
+                return None
 
     return rewrite(kernel, expand)
 
