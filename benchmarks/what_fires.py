@@ -101,12 +101,13 @@ def groups() -> Iterator[Case]:
 def gradients() -> Iterator[Case]:
     """Yield the backward pass of attention in one kernel, and that of keys in a kernel of its own."""
     sizes = {sym.B: 2, H_KV: 8, sym.M: 4096, K2: 4096}
-    tile, heads, scores = AttentionTile(64, 128, 4), Heads(128, 128), Scores(0.1, causal=True)
-    for adding in Adding:
-        fused = partial(attention_fused_backward_kernel, tile, heads, scores, f32, bf16, adding)
-        yield Case(fused, sizes, targets=HOPPER)
-    keys = partial(attention_keys_backward_kernel, AttentionTile(64, 64, 4), heads, scores, f32, bf16, None, f32, f32)
-    yield Case(keys, sizes, targets=HOPPER)
+    scores = Scores(0.1, causal=True)
+    for heads in (Heads(64, 64), Heads(128, 128)):
+        for adding in Adding:
+            facts = AttentionTile(64, 128, 4), heads, scores, f32, bf16, adding
+            yield Case(partial(attention_fused_backward_kernel, *facts), sizes, targets=HOPPER)
+        parts = AttentionTile(64, 64, 4), heads, scores, f32, bf16, None, f32, f32
+        yield Case(partial(attention_keys_backward_kernel, *parts), sizes, targets=HOPPER)
 
 
 def corpus(targets: Iterable[str]) -> list[tuple[Case, str]]:

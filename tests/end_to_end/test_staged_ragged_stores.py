@@ -68,6 +68,7 @@ def test_rows_before_the_end_are_stored_on_sm_90a(tile, counts, cols):
     want_near(y, wanted, 2**-8)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
 def test_transposed_rows_before_the_end_are_stored(counts):
     """48 rows are the columns of the transposed product."""
