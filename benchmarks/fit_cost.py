@@ -1,4 +1,4 @@
-"""Fit the twelve parameters of the cost model of launches, and say what the choice among a kernel set loses.
+"""Fit the parameters of the cost model of launches, and say what the choice among a kernel set loses.
 
     python benchmarks/fit_cost.py [--fit] [--parts 4] [--unaligned] [--worst 20] [FILE.csv …]
 

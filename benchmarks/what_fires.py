@@ -5,8 +5,9 @@
     python benchmarks/what_fires.py --json build/fires.json
 
 The corpus is that of `machine_code.py`, mostly of small ragged sizes, and full-size kernels: products in all layouts,
-with prefetching on AMD, on small grids and with unaligned rows, attention, and rows of 1,000 to 65,536 elements. A pass
-that changes none is a candidate for deletion, and one that changes a few for a look at what it earns there.
+with prefetching on AMD, on small grids and with unaligned rows, products of groups of rows, attention and its gradient,
+sums at indices, and rows of 1,000 to 65,536 elements. A pass that changes none is a candidate for deletion, and one
+that changes a few for a look at what it earns there.
 """
 
 from __future__ import annotations
@@ -16,20 +17,34 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from machine_code import GPUS, TARGETS, Case, attending, cases, compiled, multiplying
 from rich.progress import track
 
-from tilewave import SchedulingType, bf16, f16, f32, i8, kernels, sym
-from tilewave.kernels import Rows
-from tilewave.kernels.attentions import K2
+from tilewave import SchedulingType, bf16, f16, f32, i8, i32, i64, kernels, sym
+from tilewave.kernels import AttentionTile, Heads, Rows, Scores
+from tilewave.kernels.attention_fused_backward import Adding, attention_fused_backward_kernel
+from tilewave.kernels.attention_gradients import attention_keys_backward_kernel
+from tilewave.kernels.attentions import H_KV, K2
+from tilewave.kernels.grouped import (
+    GroupedForm,
+    GroupedSumForm,
+    GroupedTile,
+    gated_product_kernel,
+    grouped_product_kernel,
+    grouped_sum_kernel,
+)
+from tilewave.kernels.indexed import RowTile, index_add_kernel
 from tilewave.pipeline.runner import Step
 
 AMD, HOPPER = GPUS[:2], GPUS[2:]
 LAYOUTS = ("nt", "nn", "tn", "tt")
 EDGES = ((128, 256, 64), (128, 128, 32), (64, 64, 64))
 """Tiles of products."""
+GROUPED = GroupedTile(64, 128, 64), GroupedTile(16, 128, 64), GroupedTile(64, 256, 64)
+"""Tiles of products of groups of rows."""
 ATTENDED = ({sym.M: 4096, K2: 4096}, {sym.M: 1000, K2: 3001}, {sym.M: 1, K2: 8192})
 
 Count = dict[str, Counter[str]]
@@ -68,9 +83,40 @@ def rows() -> Iterator[Case]:
         yield Case(lambda: kernels.rms_norm_kernel(Rows(1), bf16, bf16, bf16), sizes)
 
 
+def groups() -> Iterator[Case]:
+    """Yield products of groups of rows, which end anywhere, and sums of rows at indices."""
+    sizes = {sym.N: 4096, sym.K: 4096}
+    for dtype, index in ((bf16, i32), (f16, i64)):
+        form = GroupedForm(dtype, dtype, index)
+        for tile in GROUPED:
+            targets = HOPPER if tile.columns > 128 else GPUS  # the widest needs the shared memory of Hopper
+            yield Case(partial(grouped_product_kernel, tile, form), sizes, targets=targets)
+        gated = replace(form, activation="silu")
+        yield Case(partial(gated_product_kernel, GROUPED[0], gated), sizes, targets=GPUS)
+        wide = GroupedSumForm(dtype, f32, index)
+        yield Case(partial(grouped_sum_kernel, GROUPED[0], wide), {sym.M: 4096, sym.N: 4096}, targets=GPUS)
+        yield Case(partial(index_add_kernel, RowTile(1, 2048), dtype, index, f32), {}, targets=GPUS)
+
+
+def gradients() -> Iterator[Case]:
+    """Yield the backward pass of attention in one kernel, and that of keys in a kernel of its own."""
+    sizes = {sym.B: 2, H_KV: 8, sym.M: 4096, K2: 4096}
+    scores = Scores(0.1, causal=True)
+    for heads in (Heads(64, 64), Heads(128, 128)):
+        for adding in Adding:
+            facts = AttentionTile(64, 128, 4), heads, scores, f32, bf16, adding
+            yield Case(partial(attention_fused_backward_kernel, *facts), sizes, targets=HOPPER)
+        parts = AttentionTile(64, 64, 4), heads, scores, f32, bf16, None, f32, f32
+        yield Case(partial(attention_keys_backward_kernel, *parts), sizes, targets=HOPPER)
+
+
 def corpus(targets: Iterable[str]) -> list[tuple[Case, str]]:
     """Return the cases, each with a target that it is compiled for."""
-    full = [(case, target) for case in (*products(), *attention(), *rows()) for target in case.targets]
+    full = [
+        (case, target)
+        for case in (*products(), *attention(), *gradients(), *groups(), *rows())
+        for target in case.targets
+    ]
     small = [(case, target) for _, case, target in cases()]
     return [one for one in (*small, *full) if one[1] in targets]
 

@@ -41,7 +41,6 @@ from tilewave.passes.memory.prepack_operands import PrepackOperands
 from tilewave.passes.memory.shift_through_shared import shift_through_shared
 from tilewave.passes.memory.stage_epilogue import StageEpilogue
 from tilewave.passes.memory.stage_shared import StageShared
-from tilewave.passes.memory.trim_loads import trim_loads
 from tilewave.passes.memory.use_tma import UseTma
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
@@ -146,7 +145,6 @@ PASSES = {
     "dependent_launch": lambda text: DependentLaunch(),
     "strength_reduce_division": lambda text: StrengthReduceDivision(),
     "reduce_thin_mma": lambda text: reduce_thin_mma,
-    "trim_loads": lambda text: trim_loads,
     "transpose_mma": lambda text: TransposeMma(CHIPS[text]),
     "prioritize_mma": lambda text: prioritize_mma,
     "unroll_stages": lambda text: UnrollStages(),

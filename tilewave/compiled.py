@@ -12,14 +12,15 @@ from tilewave.analysis.contracts import CHECKED, checking, checks_contracts, unl
 from tilewave.analysis.coverage import Cut, tiles_of
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.indexed_writes import as_windows
-from tilewave.analysis.schedule import Schedule, stores
+from tilewave.analysis.schedule import stores
 from tilewave.analysis.size_proofs import Verdicts
-from tilewave.arguments import KernelArguments, with_targets
+from tilewave.arguments import with_targets
 from tilewave.backend.protocol import Build, ReplayedCall
 from tilewave.checked_call import Observed, want_checked
+from tilewave.compiled_arguments import CompiledArguments
 from tilewave.compiled_code import CompiledCode
 from tilewave.errors import CallError, WrongDevice, here
-from tilewave.forks import IMPORTING, cached_property
+from tilewave.forks import IMPORTING
 from tilewave.interpreted import (
     checked_passes,
     emulate_build,
@@ -28,7 +29,7 @@ from tilewave.interpreted import (
     interpret_tiles,
     order_of,
 )
-from tilewave.ir.core import Kernel, Value
+from tilewave.ir.core import Kernel
 from tilewave.ir.remarks import Remark
 from tilewave.ir.rewrite import walk
 from tilewave.lang.assumptions import Assumed
@@ -36,11 +37,9 @@ from tilewave.lang.kernel import no_grid
 from tilewave.pipeline.runner import Step
 from tilewave.pipeline.why import Why
 from tilewave.records import dataclass
-from tilewave.runtime.arrays import Parameter, place_of
+from tilewave.runtime.arrays import place_of
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.dynamic_calls import DynamicKernel
-from tilewave.runtime.signature import Signature
-from tilewave.runtime.sizes import Sizes
 
 if TYPE_CHECKING:
     from tilewave.emulator import EmulationReport
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Compiled(CompiledCode):
+class Compiled(CompiledCode, CompiledArguments):
     """A kernel with fixed tile sizes; its array sizes are static, or given by each call. Every step can be printed."""
 
     kernel: Kernel
@@ -248,57 +247,12 @@ class Compiled(CompiledCode):
         facts = self.kernel, self.target, self.dynamic_symbols, self.verdicts
         write_kernel(path, SavedKernel(*facts, self.build, self.assumed))
 
-    # -- its arguments
-
-    @cached_property
-    def arguments(self) -> KernelArguments:
-        """The arguments that calls pass."""
-        return KernelArguments(self.kernel, self.dynamic_symbols, self.verdicts, self.assumed)
-
-    @property
-    def sizes(self) -> Sizes:
-        return self.arguments.sizes
-
-    @property
-    def open_sizes(self) -> tuple[str, ...]:
-        """The sizes that the arrays of each call give."""
-        return self.arguments.open_sizes
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The arrays that the kernel was compiled for; an error where sizes are dynamic."""
-        return self.arguments.parameters
-
-    @property
-    def numbers(self) -> tuple[Value, ...]:
-        """The scalar arguments in the kernel's order: parameters such as `alpha: f32`, sizes and dynamic symbols."""
-        return self.arguments.numbers
-
-    @property
-    def signature(self) -> Signature:
-        """The author's parameters: arrays and scalars, in order."""
-        return self.arguments.signature
-
-    @property
-    def schedule(self) -> Schedule:
-        """The tiles of each workgroup, in order."""
-        return self.arguments.schedule
+    # -- its proof and its remarks
 
     @property
     def proof(self) -> EverySize:
         """The proof that the kernel is correct for every size, or why new sizes are checked; prints as a sentence."""
         return self.verdicts.proof
-
-    def schedule_for(self, /, **symbols: Any) -> Schedule:
-        """Return the schedule for given dynamic symbols, and for parameters that decide it.
-
-        Raises if a tile is lost or computed twice, if a workgroup reads what another writes, or a tile out of bounds.
-        """
-        return self.arguments.schedule_for(**symbols)
-
-    def bound(self, /, **symbols: int) -> Kernel:
-        """Return the kernel on whole tiles with these values of sizes and symbols."""
-        return self.arguments.bound(**symbols)
 
     def why(self, *arrays: Any) -> Why:
         """Return the remarks of passes that did nothing, with their reasons; prints as a table.

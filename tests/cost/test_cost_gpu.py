@@ -10,8 +10,9 @@ import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
 from tilewave import *
-from tilewave.cost.gpu import ADVICE, GpuCost
+from tilewave.cost.gpu import GpuCost
 from tilewave.cost.parameters import CLOCKED, HOPPER
+from tilewave.cost.prediction import ADVICE
 from tilewave.errors import ConstraintError
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.tune.choose import rank

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -44,19 +45,29 @@ def arrays(ends, place):
     return [place(a) for a in (x, w, np.array(HOSTILE[ends], dtype), y, z)]
 
 
+@cache
+def kernel_of(name, index):
+    tile = GroupedTile(16, 64, 32)
+    match name:
+        case "grouped_product":
+            return grouped_product_kernel(tile, GroupedForm(f16, f32, index))
+        case "gated_product":
+            return gated_product_kernel(tile, GroupedForm(f16, f32, index, activation="silu"))
+        case _:
+            return grouped_sum_kernel(tile, GroupedSumForm(f16, f32, index))
+
+
 def call(name, ends, place):
     """Return a kernel over groups, with its arguments."""
     x, w, at, y, z = arrays(ends, place)
-    index, tile = i64 if at.dtype == np.int64 else i32, GroupedTile(16, 64, 32)
+    kernel = kernel_of(name, i64 if at.dtype == np.int64 else i32)
     match name:
         case "grouped_product":
-            return grouped_product_kernel(tile, GroupedForm(f16, f32, index)), (x, place(w[:, :COLUMNS]), at, y)
+            return kernel, (x, place(w[:, :COLUMNS]), at, y)
         case "gated_product":
-            pairs = place(w.reshape(GROUPS, 2, COLUMNS, DEPTH))
-            return gated_product_kernel(tile, GroupedForm(f16, f32, index, activation="silu")), (x, pairs, at, y)
+            return kernel, (x, place(w.reshape(GROUPS, 2, COLUMNS, DEPTH)), at, y)
         case _:
-            wide = place(np.ones((ROWS, COLUMNS), np.float16))
-            return grouped_sum_kernel(tile, GroupedSumForm(f16, f32, index)), (x, wide, at, z)
+            return kernel, (x, place(np.ones((ROWS, COLUMNS), np.float16)), at, z)
 
 
 KERNELS = ("grouped_product", "gated_product", "grouped_sum")

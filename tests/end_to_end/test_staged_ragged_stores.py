@@ -9,7 +9,7 @@ import pytest
 from tilewave import *
 from tilewave.ir.ops import StoreEach, TmaStore, WriteThrough
 from tilewave.ir.rewrite import walk
-from tilewave.kernels.grouped import G, GroupedForm, GroupedTile, K, N, T, grouped_product_kernel
+from tilewave.kernels.grouped import GroupedForm, GroupedTile, K, N, grouped_product_kernel
 
 COUNTS = {
     "uneven": [3, 0, 130, 70, 0, 1],
@@ -34,6 +34,12 @@ def case(counts, cols, depth=64, more=9):
 @cache
 def compiled_for(target, *tile):
     return grouped_product_kernel(GroupedTile(*tile), GroupedForm(bf16, bf16, i32)).compile(target)
+
+
+@cache
+def unaligned():
+    form = GroupedForm(bf16, bf16, i32)
+    return grouped_product_kernel(GroupedTile(128, 128, 64), form).compile("sm_90a", {N: 73, K: 64})
 
 
 def want_near(y, wanted, rounded):
@@ -62,6 +68,7 @@ def test_rows_before_the_end_are_stored_on_sm_90a(tile, counts, cols):
     want_near(y, wanted, 2**-8)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
 def test_transposed_rows_before_the_end_are_stored(counts):
     """48 rows are the columns of the transposed product."""
@@ -77,8 +84,7 @@ def test_transposed_rows_before_the_end_are_stored(counts):
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
 def test_unaligned_rows_are_stored_by_lanes(counts):
     arrays, wanted = case(counts, 73)
-    sizes = {T: len(wanted), G: len(counts), N: 73, K: 64}
-    compiled = grouped_product_kernel(GroupedTile(128, 128, 64), GroupedForm(bf16, bf16, i32)).compile("sm_90a", sizes)
+    compiled = unaligned()
     (op,) = staged(compiled)
     assert op.end and not any(isinstance(op, TmaStore) for op in walk(compiled.ir().body))
     y = np.full(wanted.shape, np.nan, ml_dtypes.bfloat16)

@@ -254,6 +254,7 @@ def four_steps():
     return made.kernel(AttentionTile(64, 128, 4)).compile(target="sm_90a", subs=sizes).build.lanes
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("cls", [WaitMbarrier, Arrive])
 def test_a_deleted_wait_or_arrival_of_the_exchange_is_found(cls):
     """But for the waits for a free stage before the first two exchanges of a workgroup, for the wait for the last part

@@ -249,6 +249,7 @@ def of_groups():
     return counts, run(tiles, [expand_ragged_tiles, *lists.hopper(SM_90A, Places(), 4, 2)])[0]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("order", ORDERS)
 def test_tiles_that_are_skipped_take_no_turn(order):
     counts, kernel = of_groups()

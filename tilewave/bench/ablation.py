@@ -95,7 +95,6 @@ NEEDED = (
     "skip_empty_tiles",
     "find_tiles_ahead",
     "narrow_mma",
-    "trim_loads",
     "split_k",
     "serialize_split_k",
     "licm_reads",

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from math import prod
 
 from tilewave.cost.clocked import ClockedTime, LaunchClock, UnitWork, clocked_time
-from tilewave.cost.gpu import EMPTY, US, Prediction, refused_config
+from tilewave.cost.gpu import EMPTY, US, refused_config
 from tilewave.cost.parameters import ClockedParameters
+from tilewave.cost.prediction import Prediction
 from tilewave.cost.work import CutProduct, CutWork
 from tilewave.ir.host_program import Number, chosen, quotient, rounded_up, smaller
 from tilewave.machine import Machine

@@ -7,8 +7,8 @@ its tile. A step takes its products and loads, which overlap, at least `least_st
 stage of the software pipeline, divided by the number of stages. Where two workgroups fit on a unit, they fill each
 other's gaps. `copies`: unaligned operands are packed; where that does not pay, lanes load them, in one stage.
 `memory` is the time of the arrays' bytes, each counted once. `join` adds up the parts of split sums: those of a split-K
-config, and those of stream-K, about as many as the launch itself decides for. `late`: a launch of so
-many workgroups that it cannot begin while the one before ends.
+config, and those of stream-K, about as many as the launch itself decides for. `late`: the first loads of a launch of
+so many workgroups that it cannot begin while the one before ends.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from math import prod
 from tilewave.analysis.register_pressure import workgroups_in_turns
 from tilewave.cost.by_lanes import is_stored_by_tma, loads_of_blocks, loads_of_thin, stores_of_elements, waits_of_thin
 from tilewave.cost.parameters import LaunchParameters
+from tilewave.cost.prediction import Prediction
 from tilewave.cost.work import CutProduct, CutTransfer, CutWork
 from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, root, rounded_up, smaller
 from tilewave.ir.stream_k import likely_workgroups
@@ -55,39 +56,6 @@ EMPTY = 1_000 * US
 """The price of parts of a sum that are empty: such configs come last."""
 JOINED = 3
 """Parts whose sums are moved one after the other; further ones arrive meanwhile."""
-
-
-ADVICE = {
-    "compute": "fewer or narrower products: a smaller problem, or a dtype of fewer bits",
-    "loads": "operands that more workgroups share: another order of tiles, or larger batches",
-    "latency": "more steps for each tile: a longer K, or several products in one launch",
-    "memory": "fewer bytes: narrower dtypes, or this kernel fused with its neighbours",
-    "launch": "several such launches in one, or fused with their neighbours",
-    "packing": "operands that no launch copies: rows of a multiple of 16 bytes, or prepacked weights",
-    "adding up parts": "more tiles, so that no sum is split: larger batches",
-    "small grid": "more tiles, so that every thread has some: larger batches",
-    "transposing": "operands stored along K",
-    "caches": "larger problems, whose tiles are read less often",
-    "elementwise": "fewer elements, or this kernel fused with its neighbours",
-}
-"""What would be faster, by the bottleneck of a launch."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """How long a launch is to take, and its bottleneck."""
-
-    seconds: float
-    error: float
-    """One standard deviation, as a share."""
-    limit: str
-    """The bottleneck, in a few words."""
-    fitted_on: str
-
-    @property
-    def advice(self) -> str:
-        """What would be faster than this launch."""
-        return ADVICE[self.limit]
 
 
 @dataclass(frozen=True)
@@ -135,11 +103,11 @@ class GpuCost:
             return self._named(loads=self._rows(work), memory=memory, launch=p.launch)
         if work.is_thin:
             waits, loads = self._thin(work)
-            late = chosen(self._is_late(work), p.late, 0)
+            late = chosen(self._is_late(work), p.latency, 0)
             return self._named(latency=waits, loads=loads, memory=memory, launch=p.launch + late)
         step = self._step(work)
         busy, join = self._busy(work, step)
-        late = chosen(self._is_late(work), p.late, 0)
+        late = chosen(self._is_late(work), p.latency, 0)
         steps = smaller(busy, work.split_steps * step.alone)
         products = smaller(steps, work.split_steps * step.products)
         loads = smaller(steps - products, work.split_steps * step.loads)

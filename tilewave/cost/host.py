@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewave.cost.gpu import Prediction
 from tilewave.cost.parameters import HostParameters
+from tilewave.cost.prediction import Prediction
 from tilewave.cost.work import CutProduct, CutTransfer, CutWork
 from tilewave.machine.matrix import largest_divisor
 from tilewave.machine.register_blocks import block_of, dots_of, runs_along_depth

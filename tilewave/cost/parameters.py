@@ -13,13 +13,11 @@ class LaunchParameters:
     unit_bytes_per_us: int
     """The rate at which one unit loads tiles while all units do."""
     latency: int
-    """The time from the request of a tile to its arrival."""
+    """The time from the request of a tile to its arrival. A launch that cannot begin before another ends adds one."""
     least_step: int
     """The least time of a step: wait for its operands, issue its products, and release the stage."""
     launch: int
     """The time of a launch without work, when launches follow each other."""
-    late: int
-    """The additional time of a launch that cannot begin while the one before ends."""
     workgroup: int
     """The time between a workgroup's end and the first step of the next one on its unit."""
     sum: int
@@ -44,7 +42,6 @@ HOPPER = LaunchParameters(
     latency=769_307,
     least_step=144_000,
     launch=540_000,
-    late=690_461,
     workgroup=1_622_000,
     sum=43,
     join=2_330_128,

@@ -46,7 +46,7 @@ class LoopCycles:
     kernel: str
     chip: ChipName
     waves: int
-    """Of one workgroup."""
+    """The number of waves of one workgroup."""
     workgroups: int
     latency_cycles: float
     cycles: float
@@ -134,7 +134,7 @@ class LoopModel:
     kernel: str
     body: tuple[TimedInstruction, ...]
     waves: int
-    """Of one workgroup."""
+    """The number of waves of one workgroup."""
     fitting: int
     """How many workgroups fit on a compute unit, by registers and LDS."""
     starts_apart: bool

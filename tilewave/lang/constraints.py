@@ -314,7 +314,7 @@ class HardwareConstraint(Constraint):
 
     threads_per_wave: int = 64
     mma_type: MMAType | None = None
-    """Of several, the first is for a `mma` that names none; Wave's `GenericDot` leaves it to the target."""
+    """The instruction of a `mma` that names none, the first of several; Wave's `GenericDot` leaves it to the target."""
     vector_shapes: Mapping[Expression, int] | None = field(default=None, hash=False)
     """Accepted without effect: the layout of a tile over lanes follows from the matrix instruction."""
     waves_per_block: tuple[int, int, int] | None = None

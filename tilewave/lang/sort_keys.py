@@ -32,7 +32,7 @@ class KeyOrder:
     """The order of keys: that of values and indices, or the opposite of either."""
 
     dtype: DType
-    """That of the elements."""
+    """The dtype of the elements."""
     inverts_values: bool
     inverts_indices: bool
 

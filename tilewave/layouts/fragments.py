@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewave.layouts.blocks import register_axes, tiled
 from tilewave.layouts.formulas import Layout, Term
 from tilewave.layouts.linear import LinearLayout
 from tilewave.records import dataclass
@@ -94,14 +95,14 @@ class Fragment:
     def operand(self, shape: tuple[int, ...], waves: tuple[int, int], side: int) -> Layout:
         """Return the layout of a (side 0) or b (side 1): rows per wave, all of the depth; leading axes are batches."""
         own = shape[-2] // waves[side]
-        found = _tiled((self.a, self.b)[side], shape, (own, shape[-1]), ((_wave(waves, side, own),), ()), 1)
+        found = tiled((self.a, self.b)[side], shape, (own, shape[-1]), ((_wave(waves, side, own),), ()), 1)
         return self.ordered(found, len(shape) - 2, own) if self.in_order == SIDES[side] else found
 
     def sums(self, shape: tuple[int, ...], waves: tuple[int, int], transposed: bool) -> Layout:
         """Return the layout of the accumulator; leading axes are batches."""
         own = shape[-2] // waves[0], shape[-1] // waves[1]
         starts = tuple((_wave(waves, side, own[side]),) for side in (0, 1))
-        found = _tiled(self.acc.permuted((1, 0)) if transposed else self.acc, shape, own, starts, 2)
+        found = tiled(self.acc.permuted((1, 0)) if transposed else self.acc, shape, own, starts, 2)
         if not self.in_order:
             return found
         side = SIDES.index(self.in_order)
@@ -225,7 +226,7 @@ class GroupFragment:
     def sums(self, shape: tuple[int, ...], waves: tuple[int, int], transposed: bool = True) -> Layout:
         """Return the layout of the accumulator; leading axes are batches."""
         rows, cols = shape[-2:]
-        return _tiled(self.block, shape, self.part(rows, cols, waves), self.starts(rows, cols, waves), 2)
+        return tiled(self.block, shape, self.part(rows, cols, waves), self.starts(rows, cols, waves), 2)
 
     def starts(self, rows: int, cols: int, waves: tuple[int, int]) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
         """Return the terms of the first row and of the first column of a wave's group."""
@@ -268,78 +269,6 @@ WARPGROUP = GroupFragment(
 """The four waves of 32 lanes that execute wgmma."""
 
 
-# -- consecutive blocks -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Run:
-    """Bits of a number, from `first` on, that move along one axis, each twice as far as the one before."""
-
-    first: int
-    count: int
-    axis: int
-    step: int
-
-
-@lru_cache(maxsize=1024)  # the interpreter calls it for every product
-def _tiled(
-    one: LinearLayout,
-    shape: tuple[int, ...],
-    own: tuple[int, int],
-    starts: tuple[tuple[Term, ...], ...],
-    least: int,
-) -> Layout:
-    """Return a layout of blocks that fill a wave's part, which begins at `starts`; `least` register axes per block."""
-    *batch, _, _ = shape
-    inside = _inside(one, least)
-    blocks = tuple(extent // size for extent, size in zip(own, one.shape, strict=True))
-    moves = [*enumerate(one.shape), *((run.axis, run.step) for run in inside)]
-    lanes = [_terms("lane", one.lanes, one.shape, axis) for axis in (0, 1)]
-    waves = [_terms("wave", one.waves, one.shape, axis) for axis in (0, 1)]
-    axes = tuple(start + wave + lane for start, wave, lane in zip(starts, waves, lanes, strict=True))
-    return Layout(
-        (*batch, *blocks, *(1 << run.count for run in inside)),
-        (*_batch_steps(len(batch), len(shape)), *_steps(len(shape), [(len(batch) + axis, far) for axis, far in moves])),
-        (*[()] * len(batch), *axes),
-    )
-
-
-def _inside(one: LinearLayout, least: int) -> list[_Run]:
-    """Return the register axes inside a block, the nearest neighbours last; at least `least`, some of one register."""
-    found = _runs(one.registers, one.shape)[::-1]
-    while len(found) < least:
-        along = found[-1].axis if found else 1
-        found.insert(0, _Run(0, 0, along, one.shape[along] if found else 1))
-    return found
-
-
-def _runs(columns: Sequence[int], shape: tuple[int, ...]) -> list[_Run]:
-    """Return runs of neighbouring bits; a bit that makes copies moves nowhere and is in no run."""
-    found: list[_Run] = []
-    for i, column in enumerate(columns):
-        if not column:
-            continue
-        assert column & (column - 1) == 0, f"bit {i} moves along two axes at once"
-        axis = int(column < shape[1])
-        step = column if axis else column // shape[1]
-        last = found[-1] if found else None
-        if last and (last.axis, last.first + last.count, last.step << last.count) == (axis, i, step):
-            found[-1] = replace(last, count=last.count + 1)
-        else:
-            found.append(_Run(i, 1, axis, step))
-    return found
-
-
-def _terms(of: Any, columns: Sequence[int], shape: tuple[int, ...], axis: int) -> tuple[Term, ...]:
-    """Return the terms of lanes or waves along an axis; the bits above a wave's are those of other warpgroups."""
-    found = []
-    for run in _runs(columns, shape):
-        if run.axis == axis:
-            is_top = of == "lane" and run.first + run.count == len(columns)
-            found.append(Term(of, run.step, 1 << run.first, 0 if is_top else 1 << run.count))
-    return tuple(found)
-
-
 def _near(one: LinearLayout) -> int:
     """Return the number of register bits that are the lowest bits of the depth."""
     found = 0
@@ -363,7 +292,7 @@ def _with_neighbours(one: LinearLayout, count: int) -> LinearLayout:
 @lru_cache(maxsize=256)
 def _whole(registers: tuple[int, ...], one: LinearLayout, least: int) -> tuple[int, ...]:
     """Return the shape of one wave's tile with these registers in blocks of `one`."""
-    *batch, high, wide = registers[: len(registers) - len(_inside(one, least))]
+    *batch, high, wide = registers[: len(registers) - len(register_axes(one, least))]
     return (*batch, high * one.shape[0], wide * one.shape[1])
 
 
@@ -395,12 +324,3 @@ def _places(layout: Layout, shape: tuple[int, ...], lanes: int) -> Array:
 def _wave(waves: tuple[int, int], side: int, own: int) -> Term:
     """Return the term of the beginning of a wave's part: waves are numbered along columns first."""
     return Term("wave", own, waves[1], waves[0]) if side == 0 else Term("wave", own, 1, waves[1])
-
-
-def _batch_steps(batches: int, rank: int) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(axis == b) for axis in range(rank)) for b in range(batches))
-
-
-def _steps(rank: int, moves: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """Return one register axis for each (tile axis, distance)."""
-    return tuple(tuple(far if axis == moved else 0 for axis in range(rank)) for moved, far in moves)

@@ -10,14 +10,11 @@ from typing import Any
 
 from numpy import ndarray
 
-from tilewave.errors import CallError, here
 from tilewave.kernels.activations import activation_named
 from tilewave.kernels.attentions import AttentionAsked
-from tilewave.kernels.norms import layer_norm_for, rms_norm_kernel
 from tilewave.kernels.numbers import (
     checked_alpha,
     checked_axis,
-    checked_causal,
     checked_eps,
     checked_ignored,
     checked_k,
@@ -25,13 +22,9 @@ from tilewave.kernels.numbers import (
     checked_probability,
     checked_seed,
 )
-from tilewave.kernels.rows import kernel_for
-from tilewave.kernels.softmaxes import softmax_kernel
-from tilewave.lang.kernel import WaveKernel
-from tilewave.ops import dropouts, gates, grouped, indexed, losses, preload, products, rows, selections
-from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary, are_torchs, folded, taken, torch_operators
+from tilewave.ops import call_kernels, dropouts, gates, grouped, indexed, losses, preload, products, rows, selections
+from tilewave.ops.arrays import Array, are_torchs, taken, torch_operators
 from tilewave.ops.attending import attention as attend
-from tilewave.ops.attending import attention_kernel_of
 from tilewave.ops.digits import Digits
 from tilewave.ops.indexed import axis_of
 from tilewave.ops.mixture import counting_sort as counting_sort
@@ -266,141 +259,22 @@ def _given(found: Array, out: Array | None) -> Array:
     return found if out is None else out
 
 
-# the kernel of a call -----------------------------------------------------------------------------------------------
-
-
-def _library(of: ArrayArguments, *arrays: Array | None) -> tuple[ArrayLibrary, list[Array]]:
-    """Return the library of a call's arrays, torch included, and the arrays; missing ones at the end are None."""
-    given = (*arrays, *[None] * (len(of.names) - len(arrays)))
-    if not are_torchs(*given):
-        return taken(of, *given)
-    torch_operators().want_tensors(of, given)
-    return torch_operators().LIBRARY, list(given)
-
-
-def _matmul_kernel(a: Array, b: Array) -> WaveKernel:
-    lib, (a, b, _) = _library(products.matmul.arguments, a, b)
-    return products.matmul_kernel(lib, a, b)
-
-
-def _linear_kernel(
-    x: Array, weight: Array, bias: Array | None = None, *, activation: str | None = None, residual: Array | None = None
-) -> WaveKernel:
-    lib, (x, weight, bias, residual, _) = _library(products.linear.arguments, x, weight, bias, residual)
-    return products.linear_kernel(lib, x, weight, bias, activation, residual)
-
-
-def _softmax_kernel(x: Array) -> WaveKernel:
-    given, _ = _rows_of(rows.softmax.arguments, x)
-    return kernel_for(softmax_kernel, x=given, y=given)
-
-
-def _cumsum_kernel(x: Array) -> WaveKernel:
-    lib, arrays = _library(rows.cumsum.arguments, x)
-    return _run_by(rows.cumsum, lib, arrays)
-
-
-def _topk_kernel(x: Array, k: int) -> WaveKernel:
-    lib, arrays = _library(selections.topk.arguments, x)
-    return _run_by(selections.topk, lib, arrays, k)
-
-
-def _argmax_kernel(x: Array) -> WaveKernel:
-    lib, arrays = _library(selections.argmax.arguments, x)
-    return _run_by(selections.argmax, lib, arrays)
-
-
-def _rms_norm_kernel(x: Array, weight: Array | None = None) -> WaveKernel:
-    given, (weight, _) = _rows_of(rows.rms_norm.arguments, x, weight)
-    return kernel_for(rms_norm_kernel, x=given, y=given, weight=weight)
-
-
-def _layer_norm_kernel(x: Array, weight: Array | None = None, bias: Array | None = None) -> WaveKernel:
-    given, (weight, bias, _) = _rows_of(rows.layer_norm.arguments, x, weight, bias)
-    return layer_norm_for(given, given, weight, bias)
-
-
-def _rows_of(of: ArrayArguments, *arrays: Array | None) -> tuple[Array, list[Array]]:
-    """Return the rows of x, the first of a call's arrays, and the other arrays."""
-    lib, (x, *others) = _library(of, *arrays)
-    rows.want_rows(of.caller, x)
-    lib.dtype(of.caller, "x", x)
-    return folded(x), others
-
-
-def _gated_kernel(gate: Array, up: Array, activation: str = "silu") -> WaveKernel:
-    lib, arrays = _library(gates.gated.arguments, gate, up)
-    return _run_by(gates.gated, lib, arrays, activation)
-
-
-def _dropout_kernel(x: Array, p: float = 0.5, *, seed: int = 0) -> WaveKernel:
-    lib, arrays = _library(dropouts.dropout.arguments, x)
-    return _run_by(dropouts.dropout, lib, arrays, p, seed)
-
-
-def _grouped_mm_kernel(a: Array, b: Array, ends: Array) -> WaveKernel:
-    if grouped.is_transposed(a, b):
-        return _grouped_mm_kernel(b.swapaxes(0, 1), a.swapaxes(1, 2), ends)
-    lib, arrays = _library(grouped.grouped_mm.arguments, a, b, ends)
-    return _run_by(grouped.grouped_mm, lib, arrays)
-
-
-def _embedding_kernel(weight: Array, ids: Array) -> WaveKernel:
-    lib, arrays = _library(indexed.embedding.arguments, weight, ids)
-    return _run_by(indexed.embedding, lib, arrays)
-
-
-def _index_select_kernel(x: Array, dim: int, index: Array) -> WaveKernel:
-    lib, arrays = _library(indexed.index_select.arguments, x, index)
-    return _run_by(indexed.index_select, lib, arrays, axis_of("index_select", dim, x))
-
-
-def _index_add_kernel(x: Array, dim: int, index: Array, source: Array, *, alpha: float = 1) -> WaveKernel:
-    lib, arrays = _library(indexed.index_add.arguments, x, index, source)
-    return _run_by(indexed.index_add, lib, arrays, axis_of("index_add", dim, x), alpha)
-
-
-def _bincount_kernel(x: Array, length: int, weights: Array | None = None) -> WaveKernel:
-    lib, arrays = _library(indexed.bincount.arguments, x, weights)
-    return _run_by(indexed.bincount, lib, arrays, length)
-
-
-def _cross_entropy_kernel(logits: Array, labels: Array) -> WaveKernel:
-    lib, arrays = _library(losses.cross_entropy.arguments, logits, labels)
-    return _run_by(losses.cross_entropy, lib, arrays, -100, "none")
-
-
-def _run_by(of: Operated, lib: ArrayLibrary, arrays: list[Array], *said: Any) -> WaveKernel:
-    """Return the kernel of an operation's name among those that a call launches."""
-    name = of.arguments.caller
-    kernels = [launch.kernel for launch in of.work(lib, *arrays, *said).launches]
-    kernels = [kernel for kernel in kernels if kernel.name == name] or kernels
-    if not kernels:
-        raise CallError(f"{name}: there is nothing to compute", loc=here(), remedy="pass arrays with elements")
-    return kernels[0]
-
-
-def _attention_kernel(q: Array, k: Array, v: Array, *, causal: bool = False) -> WaveKernel:
-    lib, (q, k, v, *_) = _library(attend.arguments, q, k, v)
-    return attention_kernel_of(lib, q, k, v, AttentionAsked(checked_causal("attention", causal)))
-
-
-attention = Operation("attention", _attention, _attention_kernel)
-matmul = Operation("matmul", _matmul, _matmul_kernel)
-linear = Operation("linear", _linear, _linear_kernel)
-grouped_mm = Operation("grouped_mm", _grouped_mm, _grouped_mm_kernel)
-softmax = Operation("softmax", _softmax, _softmax_kernel)
-cumsum = Operation("cumsum", _cumsum, _cumsum_kernel)
-topk = Operation("topk", _topk, _topk_kernel)
-argmax = Operation("argmax", _argmax, _argmax_kernel)
-rms_norm = Operation("rms_norm", _rms_norm, _rms_norm_kernel)
-layer_norm = Operation("layer_norm", _layer_norm, _layer_norm_kernel)
-gated = Operation("gated", _gated, _gated_kernel)
-dropout = Operation("dropout", _dropout, _dropout_kernel)
-embedding = Operation("embedding", _embedding, _embedding_kernel)
-index_select = Operation("index_select", _index_select, _index_select_kernel)
-index_add = Operation("index_add", _index_add, _index_add_kernel)
-cross_entropy = Operation("cross_entropy", _cross_entropy, _cross_entropy_kernel)
-bincount = Operation("bincount", _bincount, _bincount_kernel)
+attention = Operation("attention", _attention, call_kernels.of_attention)
+matmul = Operation("matmul", _matmul, call_kernels.of_matmul)
+linear = Operation("linear", _linear, call_kernels.of_linear)
+grouped_mm = Operation("grouped_mm", _grouped_mm, call_kernels.of_grouped_mm)
+softmax = Operation("softmax", _softmax, call_kernels.of_softmax)
+cumsum = Operation("cumsum", _cumsum, call_kernels.of_cumsum)
+topk = Operation("topk", _topk, call_kernels.of_topk)
+argmax = Operation("argmax", _argmax, call_kernels.of_argmax)
+rms_norm = Operation("rms_norm", _rms_norm, call_kernels.of_rms_norm)
+layer_norm = Operation("layer_norm", _layer_norm, call_kernels.of_layer_norm)
+gated = Operation("gated", _gated, call_kernels.of_gated)
+dropout = Operation("dropout", _dropout, call_kernels.of_dropout)
+embedding = Operation("embedding", _embedding, call_kernels.of_embedding)
+index_select = Operation("index_select", _index_select, call_kernels.of_index_select)
+index_add = Operation("index_add", _index_add, call_kernels.of_index_add)
+cross_entropy = Operation("cross_entropy", _cross_entropy, call_kernels.of_cross_entropy)
+bincount = Operation("bincount", _bincount, call_kernels.of_bincount)
 
 preload.start()

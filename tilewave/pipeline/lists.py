@@ -39,7 +39,6 @@ from tilewave.passes.memory.place_barriers import place_barriers
 from tilewave.passes.memory.shift_through_shared import shift_through_shared
 from tilewave.passes.memory.stage_epilogue import StageEpilogue
 from tilewave.passes.memory.stage_shared import StageShared
-from tilewave.passes.memory.trim_loads import trim_loads
 from tilewave.passes.memory.use_tma import UseTma
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
@@ -287,8 +286,9 @@ def hopper(
         pad_mma,
         shift_through_shared,
         StageShared(machine),
-        UseTma(machine),  # after stage_shared, because it replaces the reads and writes of staged tiles
-        trim_loads,  # after use_tma, because it trims copies
+        # After stage_shared, because it replaces the reads and writes of staged tiles; after narrow_mma, because it
+        # loads the rows that products use.
+        UseTma(machine),
         CoalesceLoads(machine.widest_load_bytes),  # after use_tma, because it takes what lanes still load
         reduce_across_waves,
         ConvertLayouts(machine),

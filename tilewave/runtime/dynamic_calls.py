@@ -49,7 +49,7 @@ class PlanNumbers(NamedTuple):
     program: HostProgram
     lengths: Sequence[int]
     steps: Sequence[int]
-    """Of the result."""
+    """The positions of the result's strides, as `lengths` are those of its extents."""
     words: Sequence[int]
     """What the kernel is passed."""
     sizes: Sequence[int]

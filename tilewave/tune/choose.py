@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from tilewave.cost.gpu import Prediction
+from tilewave.cost.prediction import Prediction
 from tilewave.cost.work import UNSAID, CutWork
 from tilewave.errors import NOWHERE, SymbolError
 from tilewave.ir.remarks import Remark, RemarkKind

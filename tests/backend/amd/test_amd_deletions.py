@@ -87,10 +87,10 @@ def test_every_deletion_from_ping_pong_is_found():
     check_every_deletion_is_found(compiled, "gemm.py", shape)
 
 
-@pytest.mark.parametrize(
-    ("num_stages", "turns"), [(1, {14, 15}), pytest.param(2, {2, 3, 6, 7}, marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.parametrize(("num_stages", "turns"), [(1, {14, 15}), (2, {2, 3, 6, 7})], ids=str)
+@pytest.mark.slow
 def test_every_deletion_from_ping_pong_with_brought_tiles_is_found(num_stages, turns):
+    """Lane by lane, `test_amd_direct_to_shared.py` deletes the barriers of the first in every run."""
     shape = (256, 256, 320)
     compiled = compiled_seed(SEEDS[0], "gfx950", (256, 256, 64), EIGHT, SchedulingType.PREFETCH, shape, num_stages)
     assert keep_turns(compiled) == turns

@@ -38,6 +38,11 @@ MANY_SUMS = [row for row in KLOOP.ROWS if row[1:] == ((256, 256, 64), (2, 2))]
 ROWS = [row for row in KLOOP.ROWS if row not in MANY_SUMS]
 
 
+def slow_if_large(rows):
+    """Return the rows, of which those of the largest tile, whose loops LLVM orders for seconds, are slow tests."""
+    return [pytest.param(*row, marks=pytest.mark.slow) if row[1] == (256, 256, 64) else row for row in rows]
+
+
 def compiled_gemm(chip, tile, waves, sizes):
     return KLOOP.compiled(chip, tile, waves, f16, f32, sizes)
 
@@ -68,7 +73,7 @@ def longer_when_open(request, is_known):
 
 
 @pytest.mark.share(6)
-@pytest.mark.parametrize(("chip", "tile", "waves"), ROWS, ids=str)
+@pytest.mark.parametrize(("chip", "tile", "waves"), slow_if_large(ROWS), ids=str)
 def test_the_k_loop_of_open_sizes_is_that_of_fixed_ones(chip, tile, waves, request):
     longer_when_open(request, (chip, tile, waves) == ("gfx942", (128, 256, 64), (2, 2)))
     any_size, fixed = (compiled_gemm(chip, tile, waves, sizes) for sizes in (OPEN, SIZES))

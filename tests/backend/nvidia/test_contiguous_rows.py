@@ -122,6 +122,7 @@ ANYWHERE = Specialization(BY_LANES, (("a", 2), ("b", 2), ("c", 2)))
 
 
 @needs_ptxas
+@pytest.mark.share(2)
 @pytest.mark.parametrize("tile", [(64, 32, 64), (16, 64, 128), (64, 128, 64), (128, 128, 64)], ids=str)
 def test_lanes_load_blocks_in_loops_and_spill_nothing(tile):
     ptx = compiled(tile).build.program.code_for(ANYWHERE).ptx

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.backend.nvidia import numbers
-from tilewave.backend.nvidia.asynchronous import WAVE_MEETS, Hopper, one_lane
+from tilewave.backend.nvidia.asynchronous import Hopper
 from tilewave.backend.nvidia.inline_ptx import asm, asm_on, when
+from tilewave.backend.nvidia.waiting import WAVE_MEETS, one_lane
 from tilewave.ir.types import F32, DType
 from tilewave.lower.atomics import AtomicUnit
 from tilewave.lower.gpu.arithmetic import UPPER_PRODUCT

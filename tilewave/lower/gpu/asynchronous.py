@@ -79,13 +79,13 @@ class AsynchronousOps:
                 self.make_mbarriers(op, arrivals, leader)
             case ir.Arrive(mbarriers, at, expect, waves, members, seen):
                 assert waves == self.together[mbarriers], f"{op.loc}: waves arrive together in different numbers"
-                mbarrier = self.target.after(self.f, self.mbarrier(mbarriers, at), self.words_of(seen))
+                mbarrier = self.target.mbarriers.after(self.f, self.mbarrier(mbarriers, at), self.words_of(seen))
                 if members > 1:
-                    self.target.arrive_everywhere(self.f, mbarrier, members)
+                    self.target.mbarriers.arrive_everywhere(self.f, mbarrier, members)
                 else:
-                    self.target.arrive(self.f, mbarrier, expect, op.stored)
+                    self.target.mbarriers.arrive(self.f, mbarrier, expect, op.stored)
             case ir.WaitMbarrier(mbarriers, at, parity):
-                self.target.wait_parity(self.f, self.mbarrier(mbarriers, at), self.number(parity))
+                self.target.mbarriers.wait(self.f, self.mbarrier(mbarriers, at), self.number(parity))
             case ir.TmaLoad(mbarriers=mbarriers, mbarrier=mbarrier):
                 self.tma_load(op, self.mbarrier(mbarriers, mbarrier))
             case ir.TmaLoadMulticast():
@@ -220,7 +220,7 @@ class AsynchronousOps:
         self.mbarriers[op.result] = base
         each = [self.f.value(f"add i32 {base}, {MBARRIER_BYTES * i}") for i in range(count)]
         # Where several waves arrive as one in the IR, each of them arrives at the mbarrier.
-        self.target.make_mbarriers(self.f, leader, each, arrivals * self.together.get(op.result, 1))
+        self.target.mbarriers.make(self.f, leader, each, arrivals * self.together.get(op.result, 1))
 
     def mbarrier(self, mbarriers: Value, at: Value) -> str:
         far = self.f.value(f"mul i32 {self.number(at)}, {MBARRIER_BYTES}")

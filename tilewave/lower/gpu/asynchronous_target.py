@@ -93,6 +93,46 @@ class Gathering:
     """Whether shared memory stored before the barrier is read by TMA or wgmma, so that a proxy fence is needed."""
 
 
+class MbarrierTarget(Protocol):
+    """The mbarriers of a target."""
+
+    def make(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:
+        """Initialize mbarriers for the workgroup, by one wave."""
+        ...
+
+    def after(self, f: LlvmFunction, mbarrier: str, words: Sequence[str]) -> str:
+        """Return the address of an mbarrier, which depends on `words`: an arrival there waits for these loads."""
+        ...
+
+    def arrive(self, f: LlvmFunction, mbarrier: str, expect: int, stored: bool) -> None: ...
+
+    def arrive_everywhere(self, f: LlvmFunction, mbarrier: str, members: int) -> None:
+        """Arrive at this mbarrier in each of the cluster's `members` workgroups."""
+        ...
+
+    def wait(self, f: LlvmFunction, mbarrier: str, parity: str) -> None: ...
+
+
+class FlagTarget(Protocol):
+    """The flags in global memory by which workgroups hand over tiles."""
+
+    def fill(self, f: LlvmFunction, flag: str) -> None:
+        """Release this wave's stores and raise the flag, an address in global memory."""
+        ...
+
+    def fill_each(self, f: LlvmFunction, flag: str, has_one: str) -> None:
+        """Release this wave's stores and raise a flag for each lane where `has_one` is 1."""
+        ...
+
+    def empty_each(self, f: LlvmFunction, flag: str, has_one: str) -> None:
+        """Wait until the flags of all lanes are raised; lanes where `has_one` is 1 clear theirs."""
+        ...
+
+    def empty(self, f: LlvmFunction, flag: str) -> None:
+        """Wait until the flag is raised, acquire the stores before it, and clear it."""
+        ...
+
+
 class AsynchronousTarget(Protocol):
     @property
     def map_parameter(self) -> str:
@@ -106,6 +146,12 @@ class AsynchronousTarget(Protocol):
 
     @property
     def most_barriers(self) -> int: ...
+
+    @property
+    def mbarriers(self) -> MbarrierTarget: ...
+
+    @property
+    def flags(self) -> FlagTarget: ...
 
     def barrier(self, f: LlvmFunction, gathering: Gathering) -> None: ...
 
@@ -142,20 +188,6 @@ class AsynchronousTarget(Protocol):
         """
         ...
 
-    def make_mbarriers(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:
-        """Initialize mbarriers for the workgroup, by one wave."""
-        ...
-
-    def after(self, f: LlvmFunction, mbarrier: str, words: Sequence[str]) -> str:
-        """Return the address of an mbarrier, which depends on `words`: an arrival there waits for these loads."""
-        ...
-
-    def arrive(self, f: LlvmFunction, mbarrier: str, expect: int, stored: bool) -> None: ...
-
-    def arrive_everywhere(self, f: LlvmFunction, mbarrier: str, members: int) -> None:
-        """Arrive at this mbarrier in each of the cluster's `members` workgroups."""
-        ...
-
     def cluster_rank(self, f: LlvmFunction) -> str:
         """Return the rank of this workgroup in its cluster."""
         ...
@@ -163,8 +195,6 @@ class AsynchronousTarget(Protocol):
     def cluster_barrier(self, f: LlvmFunction) -> None: ...
 
     def tma_load_multicast(self, f: LlvmFunction, copy: SharedCopy) -> None: ...
-
-    def wait_parity(self, f: LlvmFunction, mbarrier: str, parity: str) -> None: ...
 
     def expect_map(self, f: LlvmFunction, map_: str) -> None:
         """Prefetch a tensor map when the kernel begins, so that the first copy does not wait for it."""
@@ -191,19 +221,3 @@ class AsynchronousTarget(Protocol):
         ...
 
     def launch_dependents(self, f: LlvmFunction) -> None: ...
-
-    def fill(self, f: LlvmFunction, flag: str) -> None:
-        """Release this wave's stores and raise the flag, an address in global memory."""
-        ...
-
-    def fill_each(self, f: LlvmFunction, flag: str, has_one: str) -> None:
-        """Release this wave's stores and raise a flag for each lane where `has_one` is 1."""
-        ...
-
-    def empty_each(self, f: LlvmFunction, flag: str, has_one: str) -> None:
-        """Wait until the flags of all lanes are raised; lanes where `has_one` is 1 clear theirs."""
-        ...
-
-    def empty(self, f: LlvmFunction, flag: str) -> None:
-        """Wait until the flag is raised, acquire the stores before it, and clear it."""
-        ...

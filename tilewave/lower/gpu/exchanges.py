@@ -57,15 +57,15 @@ class Exchanges:
             ):
                 self.f.do(f"store {x.type} {part}, {self.n.target.global_pointer} {where}, align {self.bytes(x)}")
         if wide == 1:
-            self.target.fill(self.f, self.flag(exchange, first))
+            self.target.flags.fill(self.f, self.flag(exchange, first))
         else:
             mine, has_one = self.one_of(first, "1", wide)
-            self.target.fill_each(self.f, self.flag(exchange, mine), has_one)
+            self.target.flags.fill_each(self.f, self.flag(exchange, mine), has_one)
 
     def take_over(self, tile: Value, exchange: Value, slot: Value) -> Held:
         x = regrouped(self.f, self.n.vector(tile), TOGETHER)
         number = self.number(slot)
-        self.target.empty(self.f, self.flag(exchange, number))
+        self.target.flags.empty(self.f, self.flag(exchange, number))
         return self.added(x, exchange, number)
 
     def take_over_all(self, tile: Value, exchange: Value, slot: Value, apart: Value, count: int) -> Held:
@@ -75,7 +75,7 @@ class Exchanges:
         for done in range(0, count, self.lanes):
             begin = self.f.value(f"add i32 {first}, {self.f.value(f'mul i32 {far}, {done}')}")
             mine, has_one = self.one_of(begin, far, min(self.lanes, count - done))
-            self.target.empty_each(self.f, self.flag(exchange, mine), has_one)
+            self.target.flags.empty_each(self.f, self.flag(exchange, mine), has_one)
         for i in range(count):
             x = self.added(x, exchange, self.f.value(f"add i32 {first}, {self.f.value(f'mul i32 {far}, {i}')}"))
         return x

@@ -4,7 +4,8 @@
     write(%x, %x_shared, [%c0, %c0])
 
 TMA loads all tiles of a kernel or none: waits for loads of lanes and for TMA loads are different. Sums of one product
-that are staged as an operand of another are stored by lanes.
+that are staged as an operand of another are stored by lanes. Rows of an operand that its products leave out
+(`narrow_mma`) are not loaded.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tilewave.ir.rewrite import blocks_in, names, rewrite, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory, dims
 from tilewave.machine.chips import Chip, Tma
 from tilewave.records import dataclass
+from tilewave.transform.used_rows import load_used_rows
 
 ACROSS_ROWS = RemarkKind(
     "{memory} is read transposed, and TMA loads along its rows, so lanes load all tiles",
@@ -99,7 +101,7 @@ class UseTma:
                 return rows.copied(op)
             return [] if isinstance(op, Read) and op.result in gone else None
 
-        made = rewrite(kernel, copy)
+        made = load_used_rows(rewrite(kernel, copy))
         return replace(made, body=in_front(rows.before, made.body)) if rows.before else made
 
     def rows(self, kernel: Kernel, moves: Mapping[Write, CopiedTile]) -> list[Read]:

@@ -163,44 +163,15 @@ none:
 """
 
 
-def try_plan() -> str:
-    differs = """  %head.own = getelementptr i64, ptr %heads, i64 %head.i
-  %head.own.word = load i64, ptr %head.own
-  %head.seen = getelementptr i64, ptr %seen, i64 %head.i
-  %head.seen.word = load i64, ptr %head.seen
-  %head.one = xor i64 %head.own.word, %head.seen.word
-  %differ.next = or i64 %differ, %head.one"""
+def result_of() -> str:
     return f"""
-; Makes a call by a plan; returns its result, a new reference, or null where the plan does not serve it. %seen has two
-; words for each argument, %words the addresses, sizes and strides of arrays.
-define ptr @try_plan(ptr %record, ptr %reader, ptr %seen, i64 %count, ptr %words_seen) {{
+; Launches the kernel of a plan's call; returns its result, a new reference, or null where Python must make the call.
+define ptr @result_of(ptr %record, ptr %reader, ptr %call, ptr %r) {{
 entry:
   %tensor_at = alloca i8, i64 {TENSOR_BYTES}, align 16
   %stream.in = alloca i64
   store i64 0, ptr %stream.in
 {fields("%record", PLAN)}
-  %has_count = icmp eq i64 %count, %arrays
-  br i1 %has_count, label %counted, label %no
-counted:
-  %head_count = shl i64 %arrays, 1
-  br label %heading
-heading:
-{loop("head", "heading", "%head_count", differs, ("%differ = phi i64", "0", "%differ.next"))}
-  %is_same = icmp eq i64 %differ, 0
-  br i1 %is_same, label %equal, label %no
-equal:
-  %r = alloca i64, i64 %numbers, align 16
-{copy("%r", "%words_seen", "%result")}
-  %result.to = getelementptr i64, ptr %r, i64 %result
-  store i64 0, ptr %result.to
-  %refused = call i64 @evaluate(ptr %program, ptr %r)
-  %is_refused = icmp ne i64 %refused, 0
-  br i1 %is_refused, label %no, label %guarded
-guarded:
-  %call = call ptr @chosen_call(ptr %choice, ptr %r)
-  %has_call = icmp ne ptr %call, null
-  br i1 %has_call, label %chosen, label %no
-chosen:
   %made = call ptr @new_result(ptr %record, ptr %r)
   %is_made = icmp ne ptr %made, null
   br i1 %is_made, label %made_one, label %failed
@@ -219,6 +190,7 @@ seen_one:
   %is_fine = and i1 %is_there, %has_address
   br i1 %is_fine, label %fine, label %drop
 fine:
+  %result.to = getelementptr i64, ptr %r, i64 %result
   store i64 %address, ptr %result.to
   %room.in = getelementptr i64, ptr %call, i64 {CALL.index("numbers")}
   %room = load i64, ptr %room.in
@@ -243,7 +215,51 @@ launched:
 drop:
   call void {api("Py_DecRef")}(ptr %made)
   call void {api("PyErr_Clear")}()
-  br label %no
+  ret ptr null
+}}
+"""
+
+
+def try_plan() -> str:
+    differs = """  %head.own = getelementptr i64, ptr %heads, i64 %head.i
+  %head.own.word = load i64, ptr %head.own
+  %head.seen = getelementptr i64, ptr %seen, i64 %head.i
+  %head.seen.word = load i64, ptr %head.seen
+  %head.one = xor i64 %head.own.word, %head.seen.word
+  %differ.next = or i64 %differ, %head.one"""
+    return f"""
+; Makes a call by a plan; returns its result, a new reference, or null where the plan does not serve it. %seen has two
+; words for each argument, %words the addresses, sizes and strides of arrays.
+define ptr @try_plan(ptr %record, ptr %reader, ptr %seen, i64 %count, ptr %words_seen) {{
+entry:
+{fields("%record", PLAN)}
+  %has_count = icmp eq i64 %count, %arrays
+  br i1 %has_count, label %counted, label %no
+counted:
+  %head_count = shl i64 %arrays, 1
+  br label %heading
+heading:
+{loop("head", "heading", "%head_count", differs, ("%differ = phi i64", "0", "%differ.next"))}
+  %is_same = icmp eq i64 %differ, 0
+  br i1 %is_same, label %equal, label %no
+equal:
+  %r = alloca i64, i64 %numbers, align 16
+{copy("%r", "%words_seen", "%result")}
+  %result.to = getelementptr i64, ptr %r, i64 %result
+  store i64 0, ptr %result.to
+  %refused = call i64 @evaluate(ptr %program, ptr %r)
+  %is_refused = icmp ne i64 %refused, 0
+  br i1 %is_refused, label %no, label %guarded
+guarded:
+  %call = call ptr @chosen_call(ptr %choice, ptr %r)
+  %has_call = icmp ne ptr %call, null
+  br i1 %has_call, label %chosen, label %no
+chosen:
+  %made = call ptr @result_of(ptr %record, ptr %reader, ptr %call, ptr %r)
+  %is_made = icmp ne ptr %made, null
+  br i1 %is_made, label %launched, label %no
+launched:
+  ret ptr %made
 no:
   ret ptr null
 }}

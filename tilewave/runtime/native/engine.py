@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tilewave.forks import IMPORTING, LOCKS
 from tilewave.runtime.native.calls import call, is_plain, look_at, make_call, read_tensor
-from tilewave.runtime.native.dynamic import chosen_call, dynamic_call, new_result, new_tuple, try_plan
+from tilewave.runtime.native.dynamic import chosen_call, dynamic_call, new_result, new_tuple, result_of, try_plan
 from tilewave.runtime.native.launch import make_launch
 from tilewave.runtime.native.records import NativeRecord
 from tilewave.runtime.native.replay import layout, replay_call
@@ -90,7 +90,7 @@ def _compiled(llvm: ModuleType) -> Engine:
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
     parts = (
         *(evaluate, make_launch, make_call, look_at, is_plain, read_tensor, call, layout, replay_call),
-        *(chosen_call, new_tuple, new_result, try_plan, dynamic_call),
+        *(chosen_call, new_tuple, new_result, result_of, try_plan, dynamic_call),
     )
     builder = llvm.JITLibraryBuilder().add_ir(INTRINSICS + "".join(part() for part in parts))
     for name in ("evaluate", "make_launch", "make_call", "call", "layout", "replay_call", "dynamic_call"):

@@ -1,4 +1,4 @@
-"""Trim TMA loads to the rows that a product uses, where `narrow_mma` leaves out columns of it.
+"""TMA loads of the rows that a product uses, where `narrow_mma` leaves out columns of it.
 
     copy(%x, [%first, %k], %x_shared)        →  copy(%x, [%first, %k], %x_shared, …, [%left])
     %b = read(%x_shared, [%o, %o])              %b = read(%x_shared, [%o, %o])
@@ -18,7 +18,9 @@ from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import rewrite, walk
 
 
-def trim_loads(kernel: Kernel) -> Kernel:
+def load_used_rows(kernel: Kernel) -> Kernel:
+    """Return the kernel whose copies by TMA say which of their rows a product uses."""
+
     def trim(op: Op) -> Sequence[Op] | None:
         if not isinstance(op, Loop):
             return None
