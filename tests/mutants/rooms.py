@@ -15,6 +15,7 @@ TESTS_OF = {
     "tilewave/compile.py": ("tests/lang", "tests/saved"),
     "tilewave/compiled.py": ("tests/lang", "tests/saved"),
     "tilewave/compiled_code.py": ("tests/lang", "tests/saved"),
+    "tilewave/compiled_arguments.py": ("tests/lang", "tests/saved"),
     "tilewave/errors.py": ("tests/lang",),
     "tilewave/files.py": ("tests/tune", "tests/saved"),
     "tilewave/interpreted.py": ("tests/lang", "tests/interp"),
