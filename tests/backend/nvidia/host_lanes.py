@@ -90,12 +90,20 @@ def host_text(kernel, key=ALIGNED):
     return text + HERE + UPPER + BLOCK
 
 
+def rounds_addresses(text):
+    """Whether addresses are rounded down to aligned blocks."""
+    return re.search(r"and i64 %\S+, 15\b|ptrmask", text) is not None
+
+
 @cache
 def engine_of(kernel, key):
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     to = llvm.Target.from_default_triple().create_target_machine(opt=1)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(host_text(kernel, key)), to)
+    module = llvm.parse_assembly(host_text(kernel, key))
+    builder = llvm.create_pass_builder(to, llvm.create_pipeline_tuning_options(speed_level=3))
+    builder.getModulePassManager().run(module, builder)  # as for the card: some mistakes are those of the optimizer
+    engine = llvm.create_mcjit_compiler(module, to)
     engine.finalize_object()
     return engine
 

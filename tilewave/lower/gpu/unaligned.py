@@ -156,6 +156,7 @@ class _Chunk:
     def _block(self, pointer: str, condition: str) -> str:
         """Load the aligned block of an address; zeros, without an access, where the condition is false."""
         f, kind = self.f, self.p.kind
+        # What LLVM gets wrong in `load_shared_blocks` cannot happen here: the addresses of two blocks are 15 bytes apart.
         where = f.call(kind, "llvm.ptrmask.p1.i64", [(kind, pointer), ("i64", str(-BLOCK_BYTES))])
         if condition:
             return self.p.m.target.load_if_in_order(f, condition, BLOCK, where)
@@ -268,7 +269,11 @@ def load_shared_blocks(f: LlvmFunction, first: str, last: str, kind: str, pointe
     """Load a chunk of shared memory from the blocks of its first and last element, of which these are the addresses."""
     words = []
     for x in (first, last):
-        where = f.call(pointer, "llvm.ptrmask.p3.i64", [(pointer, x), ("i64", str(-BLOCK_BYTES))])
+        # Not by `llvm.ptrmask`: LLVM 22 takes it for its argument where it compares addresses, and read the first word
+        # of the last element's block from the first element's, which has a word at that element's own address.
+        address = f.value(f"ptrtoint {pointer} {x} to i64")
+        inside = f.value(f"and i64 {address}, {BLOCK_BYTES - 1}")
+        where = f.value(f"getelementptr i8, {pointer} {x}, i64 {f.value(f'sub i64 0, {inside}')}")
         words += words_of(f, f.value(f"load {BLOCK}, {pointer} {where}, align {BLOCK_BYTES}"))
     begin = f.value(f"ptrtoint {pointer} {first} to i32")
     return from_raw(f, joined(f, ByteShift.of(f, begin, size).of_blocks(f, words)), BLOCK, kind, BLOCK_BYTES // size)
