@@ -123,6 +123,7 @@ NEEDED = (
     "vectorize_atomics",
     "hold_left_operands",
     "pipeline_exchanges",
+    "delegate_turns",
     "carry_stage_index",
     "simplify",
 )

@@ -156,7 +156,7 @@ class _Chunk:
     def _block(self, pointer: str, condition: str) -> str:
         """Load the aligned block of an address; zeros, without an access, where the condition is false."""
         f, kind = self.f, self.p.kind
-        # What LLVM gets wrong in `load_shared_blocks` cannot happen here: the addresses of two blocks are 15 bytes apart.
+        # What LLVM gets wrong in `load_shared_blocks` cannot happen here: two blocks' addresses are 15 bytes apart.
         where = f.call(kind, "llvm.ptrmask.p1.i64", [(kind, pointer), ("i64", str(-BLOCK_BYTES))])
         if condition:
             return self.p.m.target.load_if_in_order(f, condition, BLOCK, where)
