@@ -99,7 +99,8 @@ def graph_of(launches: Launches) -> Any:
 
 def measured(options: argparse.Namespace, keys: int) -> dict[str, list[float]]:
     """Microseconds of one launch, for every contestant and round."""
-    graphs = {name: (graph_of(found), len(found)) for name, found in contestants(options, keys).items()}
+    launches = contestants(options, keys)  # their arrays, which graphs use by address, are kept until the end
+    graphs = {name: (graph_of(found), len(found)) for name, found in launches.items()}
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for turn in range(options.rounds + options.warm):
         for name, (graph, count) in graphs.items():

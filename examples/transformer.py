@@ -98,7 +98,10 @@ def stepping(model, run=None):
 
 
 def stepping_in_a_graph(model):
-    """Return a training step recorded in a CUDA graph, after warm-up steps whose effect on the model is undone."""
+    """Return a training step recorded in a CUDA graph, after warm-up steps whose effect on the model is undone.
+
+    The graph knows the model's parameters and the optimizer's state by address only, so the step keeps them alive.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, capturable=True)
     device = next(model.parameters()).device
     data, start = sequences(BATCH, 0).to(device), {name: value.clone() for name, value in model.state_dict().items()}
@@ -129,6 +132,7 @@ def stepping_in_a_graph(model):
         graph.replay()
         return loss
 
+    replay.uses = model, optimizer
     return replay
 
 
