@@ -312,7 +312,7 @@ def attention_fused_backward_calls(
     scratch = {name: make(name, of, tuple(row)) for name in ("delta", "base2")}
     cleared = (("sums_q", of), *((("turns", I32),) if adding is Adding.IN_TURNS else ()))
     whole = is_whole(tile, row[-1], views["k"].shape[2])
-    blocks = sum_blocks(target, tile) if whole else None
+    blocks = sum_blocks(target, tile) if whole else None  # a boundary tile's block would have rows beyond the queries
     shapes = {"sums_q": (*row, heads.size), "turns": tuple(row)}
     scratch |= {name: make(name, dtype, shapes[name]) for name, dtype in cleared}
     every = {**arrays, **scratch}
@@ -337,8 +337,12 @@ def sum_blocks(target: str, tile: AttentionTile) -> SumBlocks | None:
 
 
 def in_blocks(cleared: Mapping[str, Any], blocks: SumBlocks) -> dict[str, Any]:
-    """Return sums_q[B, H, M, K1] as sums_q[B, H, T, F], and the first T of the counters turns[B, H, M]."""
+    """Return sums_q[B, H, M, K1] as sums_q[B, H, T, F], and the first T counters of turns[B, H, M], if there are any.
+
+    Both views begin where the arrays do, so that replayed calls know their addresses.
+    """
     batch, heads, rows, size = cleared["sums_q"].shape
     tiles = rows // blocks.queries
-    found = {"sums_q": cleared["sums_q"].reshape(batch, heads, tiles, blocks.queries * size)}
-    return found | {name: x[:, :, :tiles] for name, x in cleared.items() if name == "turns"}
+    sums = cleared["sums_q"].reshape(batch, heads, tiles, blocks.queries * size)
+    counted = {"turns": cleared["turns"][..., :tiles]} if "turns" in cleared else {}
+    return {"sums_q": sums, **counted}
