@@ -311,11 +311,9 @@ def attention_fused_backward_calls(
     scores = Scores.of("attention", heads, asked.scale, asked.causal, asked.window, asked.soft_cap).of_queries(row[-1])
     scratch = {name: make(name, of, tuple(row)) for name in ("delta", "base2")}
     cleared = (("sums_q", of), *((("turns", I32),) if adding is Adding.IN_TURNS else ()))
-    blocks = sum_blocks(target, tile)
     whole = is_whole(tile, row[-1], views["k"].shape[2])
-    step = 1 if blocks is None else blocks.queries
-    steps = -(-row[-1] // step)
-    shapes = {"sums_q": (*row[:-1], steps * step, heads.size), "turns": (*row[:-1], steps)}
+    blocks = sum_blocks(target, tile) if whole else None  # a boundary tile's block would have rows beyond the queries
+    shapes = {"sums_q": (*row, heads.size), "turns": tuple(row)}
     scratch |= {name: make(name, dtype, shapes[name]) for name, dtype in cleared}
     every = {**arrays, **scratch}
     facts = heads.size_v, of, dtypes["y"], dtypes["grad"], dtypes.get("grad_lse"), heads.size, cleared
@@ -324,7 +322,7 @@ def attention_fused_backward_calls(
     fused = attention_fused_backward_kernel(
         tile, heads, scores, of, dtypes["q"], adding, dtypes.get("bias"), blocks, whole, turns
     )
-    ordered = every if blocks is None else {**every, "sums_q": in_blocks(every["sums_q"], blocks)}
+    ordered = every if blocks is None else {**every, **in_blocks(scratch, blocks)}
     of_keys = ("k", "v", "grad_k", "grad_v")
     grouped = {name: x if name in of_keys else by_group(x, heads) for name, x in ordered.items()}
     last = attention_query_gradients_kernel(heads.size, scores.scale, of, dtypes["q"], blocks)
@@ -338,7 +336,13 @@ def sum_blocks(target: str, tile: AttentionTile) -> SumBlocks | None:
     return SumBlocks(tile.queries) if is_hopper else None
 
 
-def in_blocks(sums: Any, blocks: SumBlocks) -> Any:
-    """Return sums_q[B, H, M_SUMS, K1] as sums_q[B, H, T, F]."""
-    batch, heads, rows, size = sums.shape
-    return sums.reshape(batch, heads, rows // blocks.queries, blocks.queries * size)
+def in_blocks(cleared: Mapping[str, Any], blocks: SumBlocks) -> dict[str, Any]:
+    """Return sums_q[B, H, M, K1] as sums_q[B, H, T, F], and the first T counters of turns[B, H, M], if there are any.
+
+    Both views begin where the arrays do, so that replayed calls know their addresses.
+    """
+    batch, heads, rows, size = cleared["sums_q"].shape
+    tiles = rows // blocks.queries
+    sums = cleared["sums_q"].reshape(batch, heads, tiles, blocks.queries * size)
+    counted = {"turns": cleared["turns"][..., :tiles]} if "turns" in cleared else {}
+    return {"sums_q": sums, **counted}

@@ -54,8 +54,8 @@ from tilewave.lang.types import RegisterType
 from tilewave.machine.chips import CHIPS
 from tilewave.records import dataclass
 
-G, M_SUMS, COUNTERS = sym.G, sym.M_SUMS, sym.COUNTERS
-"""The query heads that share a head of keys, and the rows of sums of queries: a few more than queries, at most."""
+G = sym.G
+"""The query heads that share a head of keys."""
 DELTA_ROWS = 16
 """Rows of a workgroup of `attention_deltas`."""
 
@@ -74,8 +74,8 @@ def attention_deltas_kernel(
 
     delta is the sum of y · grad along a row, less the gradient of the log-sum-exp where it has a dtype; base2 is the
     log-sum-exp as an exponent of 2, and inf for a row that sees no key, so that its weights are 0. `cleared` names
-    arrays that are set to 0 for a kernel after this one, with their dtypes: sums_q[B, H, M_SUMS, K1] and
-    turns[B, H, COUNTERS], M_SUMS at most.
+    arrays that are set to 0 for a kernel after this one, with their dtypes: sums_q[B, H, M, K1] and turns[B, H, M].
+    Every array has the rows of the queries, so that no workgroup has a tile out of bounds of one of them.
     """
 
     def find(y: Any, grad: Any, lse: Any, grad_lse: Any, delta: Any, base2: Any, **later: Any) -> None:
@@ -87,15 +87,10 @@ def attention_deltas_kernel(
             write(RegisterType(shapes[name], dtype)(0), later[name])
 
     row = (B, H, M)
-    shapes: Shapes = {"y": (*row, N), "grad": (*row, N), "sums_q": (B, H, M_SUMS, K1)}
-    shapes |= dict.fromkeys(("lse", "grad_lse", "delta", "base2"), row)
-    shapes["turns"] = (B, H, COUNTERS)
+    shapes: Shapes = {"y": (*row, N), "grad": (*row, N), "sums_q": (*row, K1)}
+    shapes |= dict.fromkeys(("lse", "grad_lse", "delta", "base2", "turns"), row)
     dtypes = {"y": y_dtype, "grad": grad_dtype, "lse": of, "grad_lse": grad_lse_dtype, "delta": of, "base2": of}
-    each = [WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(B, 1, 3)]
-    tiles = (M_SUMS + DELTA_ROWS - 1) // DELTA_ROWS if cleared else None
-    each += [WorkgroupConstraint(M, DELTA_ROWS, 0, iters=tiles)]
-    rows = {"sums_q": M_SUMS, "turns": COUNTERS}
-    each += [WorkgroupConstraint(rows[name], DELTA_ROWS, 0, primary=False) for name, _ in cleared]
+    each = [WorkgroupConstraint(M, DELTA_ROWS, 0), WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(B, 1, 3)]
     subs = {N: size_v, K1: size} if size else {N: size_v}
     return wave(each, subs=subs)(taking("attention_deltas", find, shapes, {**dtypes, **dict(cleared)}))
 
