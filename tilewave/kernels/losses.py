@@ -50,7 +50,7 @@ def cross_entropy_kernel(
 
     def loss(to: Any) -> None:
         numbers, label = RowNumbers(rows, of, lambda: cast(read(to.x), of)), read(to.target)
-        largest, total = powers(numbers, power_for(y_dtype))
+        largest, total = powers(numbers, power_for(x_dtype))  # logits of 16 bits are less precise than either power
         there, logarithm = cast(read(to.x, at={M: self_index(M), N: label}), of), log(total)
         is_asked = _is_asked(label, scalar(N, I64), to.ignored if ignored_dtype else None)
         write(cast(select(is_asked, logarithm - (there - largest), 0.0), y_dtype), to.y)
