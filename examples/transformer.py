@@ -114,6 +114,7 @@ def stepping_in_a_graph(model):
         return loss
 
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # which copies the parameters that the first step changes
     with torch.cuda.stream(stream):
         for _ in range(3):
             step()

@@ -49,7 +49,8 @@ def test_ratios_are_of_rounds_and_parts_end_with_the_time(benchmark, capsys):
 def test_a_recorded_step_keeps_what_its_graph_uses(benchmark, monkeypatch):
     """A graph uses the optimizer's state by address; freed, it was unmapped when the next graph was recorded."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
-    for name in ("Stream", "synchronize"):
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: SimpleNamespace(wait_stream=lambda other: None))
+    for name in ("current_stream", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     for name in ("stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, lambda *given, **named: nullcontext())
