@@ -322,15 +322,23 @@ def test_lanes_of_a_wave_meet_without_a_barrier_of_the_chip():
     assert count(r"bar\.warp\.sync", ptx) == 1 and "bar.sync" not in ptx
 
 
-@pytest.mark.parametrize(("moves", "words"), [("[0, 1, 2]", 4), ("[1, 0, 2]", 8)])
-def test_lanes_exchange_whole_words_where_neighbours_stay_together(moves, words):
+def exchanging(moves):
     body = """  %x = load(%a, [%lane, %c0], []) {steps = [[0, 1]]} : vector<8xf16>
   %r = rearrange(%x) {of_register = [1, 4, 2], of_lane = [2, 0, 0, 0, 0]} : vector<8xf16>
   %y = shuffle(%r) {of_register = MOVES, of_lane = [1, 2, 4, 16, 8]} : vector<8xf16>
   store(%y, %a, [%lane, %c0], []) {steps = [[0, 1]]}"""
-    ptx = ptx_of(body.replace("MOVES", moves))
-    assert count(r"shfl\.sync\.idx\.b32", ptx) == words + 1  # one more for the number of the wave
-    assembled_well(ptx)
+    return ptx_of(body.replace("MOVES", moves))
+
+
+@pytest.mark.parametrize(("moves", "words"), [("[0, 1, 2]", 4), ("[1, 0, 2]", 8)])
+def test_lanes_exchange_whole_words_where_neighbours_stay_together(moves, words):
+    assert count(r"shfl\.sync\.idx\.b32", exchanging(moves)) == words + 1  # one more for the number of the wave
+
+
+@needs_ptxas
+@pytest.mark.parametrize("moves", ["[0, 1, 2]", "[1, 0, 2]"])
+def test_exchanges_of_lanes_spill_nothing(moves):
+    assembled_well(exchanging(moves))
 
 
 PRODUCT = """  %sa = allocate() : memory<64x64xf16, shared{placed}>
