@@ -92,16 +92,19 @@ class _Recomputing:
 
     def can_be_had(self, v: Value) -> bool:
         """Whether `v` is computed elementwise from values that take fewer registers."""
-        return isinstance(self.makers[v], (Elementwise, Broadcast)) and self.narrowest(v) < held_bytes(v)
+        return self.is_elementwise(v) and self.narrowest(v) < held_bytes(v)
+
+    def is_elementwise(self, v: Value) -> bool:
+        """Whether `v` may be computed again: products and sums would be expensive, and read what was overwritten."""
+        return isinstance(self.makers[v], (Elementwise, Broadcast))
 
     def narrowest(self, v: Value) -> int:
         """Return the bytes that must stay live so that `v` can be computed."""
         if not self.is_held_over(v):
             return held_bytes(v) if v in self.barriers_before and self.is_given(v) else 0
-        op = self.makers[v]
-        if not isinstance(op, (Elementwise, Broadcast)):
+        if not self.is_elementwise(v):
             return held_bytes(v)
-        return sum(self.narrowest(x) for x in dict.fromkeys(op.operands))
+        return sum(self.narrowest(x) for x in dict.fromkeys(self.makers[v].operands))
 
     def rematerialized(self, v: Value) -> Value:
         """Return `v` computed after the last barrier, from an `OpaqueCopy` of loads that no compiler sees through."""
@@ -111,7 +114,7 @@ class _Recomputing:
         return self.repeated[key]
 
     def rematerialized_ops(self, v: Value) -> Value:
-        if self.is_held_over(v):
+        if self.is_held_over(v) and self.is_elementwise(v):
             op = self.makers[v]
             result = self.builder.fresh(v.name, v.type)
             taken = {x: self.rematerialized(x) for x in op.operands}
