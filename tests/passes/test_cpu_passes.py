@@ -254,6 +254,15 @@ def test_a_packed_operand_is_what_its_cast_makes_of_every_number(stored, taken):
     np.testing.assert_array_equal(found, want)
 
 
+def test_packed_integers_become_floats_in_exact_numbers_too():
+    kernel = compiled(product_of_a_cast(i8, f32, f32), subs=sizes(9, 1, 33, 16, 1, 32), target="cpu")
+    rng = np.random.default_rng(2)
+    found = kernel.check_passes(
+        rng.integers(-5, 6, (9, 33)).astype(np.int8), np.ones((1, 33), "f"), np.zeros((9, 1), "f")
+    )
+    assert found, found.wrong
+
+
 def test_a_format_that_loses_digits_is_refused():
     with pytest.raises(AssertionError, match="panels of f16 do not hold every f32"):
         PrepackOperands(8, 8, 8, {"f32": PanelFormat("f16", 1)})

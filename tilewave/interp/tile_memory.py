@@ -51,7 +51,8 @@ def prepack(run: TileRun, op: ir.Prepack) -> tuple[Any, ...]:
         order = [a for a in range(buffer.data.ndim) if a not in (op.row_axis, op.depth_axis)]
         transposed = buffer.data.transpose([*order, op.row_axis, op.depth_axis])
         whole = np.zeros((*batch, panels * rows, groups * depth), run.numbers.storage(op.result.type.dtype))
-        whole[..., : transposed.shape[-2], : transposed.shape[-1]] = transposed.astype(whole.dtype)
+        cast = ir.Cast(op.memory, results=op.results, loc=op.loc)  # panels may hold numbers of another dtype
+        whole[..., : transposed.shape[-2], : transposed.shape[-1]] = run.numbers.elementwise(cast, [transposed])
         split = whole.reshape(*batch, panels, rows, groups, depth)
         run.packed[op.result] = TrackedMemory(op.result, np.ascontiguousarray(split.swapaxes(-3, -2)))
     return (run.packed[op.result],)
