@@ -16,7 +16,7 @@ def test_the_numbers_of_the_page_are_those_of_its_table():
     assert all(verdicts), [row for row, verdict in zip(rows, verdicts, strict=True) if not verdict]
     written = [(v[1], v[2]) for v in verdicts if v and v[1]]
     able = sum("| **no**: " not in row for row in rows)
-    told = f"Of {len(rows)}, picked at random, {able} can ({able / len(rows):.0%}".replace("%", " %")
-    assert told in PAGE.read_text() and f"; {len(written)} of them are written as tests" in PAGE.read_text()
+    said = f"Of {len(rows)}, picked at random, {able} can ({able / len(rows):.0%}".replace("%", " %")
+    assert said in PAGE.read_text() and f"; {len(written)} of them are written as tests" in PAGE.read_text()
     for name, file in written:
         assert f"\ndef {name}(" in (ROOT / file).read_text(), f"{file} has no {name}"

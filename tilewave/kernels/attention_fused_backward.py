@@ -135,7 +135,7 @@ class TurnOrder:
                          1 3 5 7               6 4 2 0
         heads 2 and 3    8 …
 
-    The workgroups of a head add to its blocks of queries in one order, and wait at the first one until they are a
+    The workgroups of a head add to its blocks of queries in the same order, and wait at the first one until they are a
     hand-over apart. Where masks hide the queries before a tile of keys, the workgroup of the tile after it begins some
     blocks further on. If both start at once it is ahead, by about a hand-over, so its turn is before.
     """

@@ -23,6 +23,8 @@ from tilewave.runtime.scratch import Scratch
 from tilewave.runtime.sizes import KEPT_CALLS
 
 PAGE_BYTES = 4096
+KEPT_STRIDES = 64
+"""The layouts of arrays whose strides in elements a kernel keeps."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class CpuProgram:
 
     def _in_elements(self, strides: tuple[int, ...], item: int) -> list[int]:
         """Return strides in elements, as machine code counts them, and store them for the next calls."""
-        if len(self._strides) > 64:
+        if len(self._strides) > KEPT_STRIDES:
             self._strides.clear()
         found = self._strides[strides, item] = [stride // item for stride in strides]
         return found

@@ -56,7 +56,11 @@ def test_what_is_kept_of_calls_is_bounded(monkeypatch):
         call(m)
         assert len(opening._kept) <= 50
         assert len(made.sizes._kept) <= 50
-    assert len(made.build.program._strides) <= 65
+    program, tiles = made.build.program, (np.ones((9, 5), np.float32), np.empty((4, 9), np.float32))
+    for pitch in range(5, 205):
+        made(np.ones((4, pitch), np.float32)[:, :5], *tiles)
+        assert len(program._strides) <= cpu.KEPT_STRIDES + 1
+    assert len(program._strides) > 1
 
 
 def test_machine_code_with_open_sizes_comes_from_the_cache(compiles, monkeypatch, tmp_path):

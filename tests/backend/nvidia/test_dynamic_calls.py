@@ -170,7 +170,7 @@ def test_what_a_guard_excludes_goes_the_full_path(fake, lib, op):
         "other layout": operands(lib, 100, 512, 256, transposed=False),
         "unequal sizes": (a, lib.new((128, 512), strides=(1, 128)), None),
         "no rows": (lib.new((0, 256)), b, None),
-        "odd rows": operands(lib, 100, 512, 250),
+        "unaligned rows": operands(lib, 100, 512, 250),
         "odd address": (lib.new((100, 256), offset=2), b, None),
         "dtype": (lib.new((100, 256), "torch.float32"), lib.new((256, 512), "torch.float32", (1, 256)), None),
         "out": (a, b, lib.new((100, 512))),

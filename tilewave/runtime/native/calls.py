@@ -13,6 +13,8 @@ _LEGACY_STREAMS = 2
 """Smaller numbers are default streams, which CUDA does not capture."""
 TENSOR_BYTES = 48
 """The size of a DLTensor, whose fields the code below addresses by their offsets."""
+MOST_ARRAYS, MOST_AXES = 16, 8
+"""Calls of tensors with more are left to Python."""
 
 
 def look_at() -> str:
@@ -131,6 +133,21 @@ def address_of(name: str) -> str:
   %{name}.offset.in = getelementptr i8, ptr %tensor_at, i64 40
   %{name}.offset = load i64, ptr %{name}.offset.in
   %{name} = add i64 %{name}.data, %{name}.offset"""
+
+
+def fitting() -> str:
+    """Return code for whether the tensor in `%tensor_at` has an address, strides, and few enough axes: `%fits`."""
+    return f"""{address_of("address")}
+  %axes.in = getelementptr i8, ptr %tensor_at, i64 16
+  %axes.32 = load i32, ptr %axes.in
+  %axes = zext i32 %axes.32 to i64
+  %strides.in = getelementptr i8, ptr %tensor_at, i64 32
+  %strides = load ptr, ptr %strides.in
+  %has_address = icmp ne i64 %address, 0
+  %has_strides = icmp ne ptr %strides, null
+  %has_few_axes = icmp ule i64 %axes, {MOST_AXES}
+  %fits.1 = and i1 %has_address, %has_strides
+  %fits = and i1 %fits.1, %has_few_axes"""
 
 
 def _reading() -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from tilewave.runtime.native.calls import CUDA, TENSOR_BYTES, address_of
+from tilewave.runtime.native.calls import CUDA, MOST_ARRAYS, MOST_AXES, TENSOR_BYTES, address_of, fitting
 from tilewave.runtime.native.records import CALL, CALLS, CHOICE, PLAN, READER
 from tilewave.runtime.native.text import api, constant, copy, fields, loop
 
-MOST_ARRAYS, MOST_AXES = 16, 8
-"""Calls with more are left to Python."""
 CHOICE_BITS = 10
 """The bits that number the remembered choices of a plan, by sizes."""
 _MIXER = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -286,17 +284,7 @@ read.seen:
   %is_plain = call i1 @is_plain(ptr %reader, ptr %array, i1 %grad)
   br i1 %is_plain, label %plain, label %unknown
 plain:
-{address_of("address")}
-  %axes.in = getelementptr i8, ptr %tensor_at, i64 16
-  %axes.32 = load i32, ptr %axes.in
-  %axes = zext i32 %axes.32 to i64
-  %strides.in = getelementptr i8, ptr %tensor_at, i64 32
-  %strides = load ptr, ptr %strides.in
-  %has_address = icmp ne i64 %address, 0
-  %has_strides = icmp ne ptr %strides, null
-  %has_few_axes = icmp ule i64 %axes, {MOST_AXES}
-  %fits.1 = and i1 %has_address, %has_strides
-  %fits = and i1 %fits.1, %has_few_axes
+{fitting()}
   br i1 %fits, label %fitting, label %unknown
 fitting:
   %kind = load i64, ptr %axes.in, align 4
