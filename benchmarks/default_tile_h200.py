@@ -1,6 +1,7 @@
 """`ops.matmul` with its default configs on an NVIDIA GPU, compared with `torch.matmul`.
 
     python benchmarks/default_tile_h200.py [--seed 17] [--count 60] [--seconds 600] [--json FILE]
+    python benchmarks/default_tile_h200.py --table seeds layouts rows unaligned [--json FILE]
     python benchmarks/default_tile_h200.py --batches [--weight 4096x4096] [--json FILE]
 
 The first measures random shapes through the public call with CUDA tensors: M, N and K log-uniform from 1 to 16384, in
@@ -10,7 +11,10 @@ would in a program; graphs take turns, in a new order each round. A result is co
 never timed. Printed are medians of microseconds, the ratio to torch (above 1, ours is faster), the geometric mean, and
 how many shapes are below 0.9 and 0.75.
 
-The second calls one weight with 33 batch sizes from 1 to 8192, once each, in a process with empty caches, and in
+The second measures named shapes in the same way, table by table: `seeds` are six of GEMMs, `layouts` four of them in
+all layouts, `rows` 1 to 256 rows of activations and a weight as torch keeps it, `unaligned` odd sizes.
+
+The third calls one weight with 33 batch sizes from 1 to 8192, once each, in a process with empty caches, and in
 another with the caches of the first; Python's bytecode is compiled before. Printed are the stalls, which is what these
 calls take longer than calls with the same sizes later, and the host's microseconds of a call with sizes seen before and
 with new sizes, beside torch.
@@ -51,6 +55,17 @@ UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 BATCHES = tuple(dict.fromkeys(round(2 ** (13 * at / 34)) for at in range(35)))
 assert len(BATCHES) == 33
 NEW_SIZES, REPEATS = 200, 200
+SEEDS = (
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (4864, 4096, 4160),
+    (4864, 8192, 4160),
+    (16384, 4096, 8192),
+    (8192, 8192, 8192),
+)
+ODD_SIZES = (493, 1023, 2047, 4097)
+WEIGHTS = ((4096, 4096), (6144, 4096), (8192, 28672))
+FEW_ROWS = tuple(2**at for at in range(9))
 
 
 @dataclass(frozen=True)
@@ -73,6 +88,20 @@ def cases(seed: int, count: int) -> Iterator[Case]:
         if at % 3 == 0:
             sizes = [-(-n // MULTIPLE) * MULTIPLE for n in sizes]
         yield Case(*sizes, LAYOUTS[at % 4], DTYPES[at // 4 % 2])
+
+
+def named_cases(table: str) -> list[Case]:
+    """Return the shapes of a table, in f16."""
+    f16 = DTYPES[0]
+    return {
+        "seeds": [Case(*shape, "NT", f16) for shape in SEEDS],
+        "layouts": [Case(*shape, layout, f16) for layout in LAYOUTS for shape in SEEDS[1:5]],
+        "rows": [Case(m, n, k, "NT", f16) for n, k in WEIGHTS for m in FEW_ROWS],
+        "unaligned": [Case(n, n, n, layout, f16) for n in ODD_SIZES for layout in LAYOUTS[:2]],
+    }[table]
+
+
+TABLES = ("seeds", "layouts", "rows", "unaligned")
 
 
 # -- random shapes ----------------------------------------------------------------------------------------------------
@@ -174,11 +203,11 @@ def report(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def measured(card: Card, asked: argparse.Namespace) -> list[dict[str, Any]]:
+def measured(card: Card, asked: argparse.Namespace, shapes: list[Case]) -> list[dict[str, Any]]:
     rows, draw, end = [], random.Random(asked.seed), time.monotonic() + asked.seconds
-    for case in cases(asked.seed, asked.count):
+    for case in shapes:
         if time.monotonic() > end:
-            print(f"# the time is over: {len(rows)} of {asked.count} shapes")
+            print(f"# the time is over: {len(rows)} of {len(shapes)} shapes")
             break
         rows.append(measure(card, case, draw))
         row = rows[-1]
@@ -267,6 +296,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--table", nargs="+", choices=TABLES)
     parser.add_argument("--batches", action="store_true")
     parser.add_argument("--batches-here", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--weight", default="4096x4096", metavar="NxK")
@@ -284,7 +314,8 @@ def main() -> None:
             print(json.dumps(batches_here(Card(torch), (n, k))))
             return
         print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, seed {asked.seed}")
-        found = measured(Card(torch), asked)
+        tables = [named_cases(table) for table in asked.table or ()] or [list(cases(asked.seed, asked.count))]
+        found = [row for shapes in tables for row in measured(Card(torch), asked, shapes)]
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=2) + "\n")
 
