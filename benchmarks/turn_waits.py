@@ -34,7 +34,9 @@ from tilewave.sim.turns import HAND_OVER, TurnWaits, turn_waits
 
 B, H, M, D, K2 = sym.B, sym.H, sym.M, sym.D, sym.K2
 G = GLOBAL_ADDRESS_SPACE
-QUERIES, KEYS, TOKENS, HEADS, SIZE = 64, 128, 16384, 16, 128
+QUERIES, KEYS, TOKENS, HIDDEN, SIZE = 64, 128, 16384, 2048, 128
+HEADS = HIDDEN // SIZE
+SMS = 132
 TILES = {B: 1, H: 1, K2: KEYS}
 ORDERS: dict[str, tuple[tuple[Any, ...], list[Any]]] = {
     "blocks of keys": ((K2, H, B), []),
@@ -50,15 +52,19 @@ KERNEL = "half of L2, descending if causal"
 def waits(name: str, seq: int, causal: bool, at_once: int, hand_over: float) -> TurnWaits:
     sizes = {"B": TOKENS // seq, "M": seq, "K2": seq}
     if name == KERNEL:
-        return turn_waits(kernel(seq, causal).compile(target="numpy"), at_once, hand_over, H_KV=HEADS, **sizes)
+        return kernel_waits(SIZE, seq, causal, at_once, hand_over)
     return turn_waits(in_order(name, causal).compile(target="numpy"), at_once, hand_over, H=HEADS, **sizes)
 
 
-def kernel(seq: int, causal: bool) -> Any:
-    heads, batch = Heads(SIZE, SIZE), TOKENS // seq
-    order = TurnOrder.of("sm_90a", heads, batch, HEADS, seq, f16)
-    facts = AttentionTile(QUERIES, KEYS), heads, Scores(1.0, causal=causal), f32, f16, Adding.IN_TURNS
-    return attention_fused_backward_kernel(*facts, whole=True, turns=order)
+def kernel_waits(
+    size: int, seq: int, causal: bool, at_once: int, hand_over: float = HAND_OVER, *order: TurnOrder | None
+) -> TurnWaits:
+    """Return the waits of `attention_fused_backward` with heads of this size, in its own order or a given one."""
+    heads, sizes = HIDDEN // size, {"B": TOKENS // seq, "M": seq, "K2": seq}
+    found = order[0] if order else TurnOrder.of("sm_90a", Heads(size, size), TOKENS // seq, heads, seq, f16)
+    facts = AttentionTile(QUERIES, KEYS), Heads(size, size), Scores(1.0, causal=causal), f32, f16, Adding.IN_TURNS
+    kernel = attention_fused_backward_kernel(*facts, whole=True, turns=found)
+    return turn_waits(kernel.compile(target="numpy"), at_once, hand_over, H_KV=heads, **sizes)
 
 
 def in_order(name: str, causal: bool) -> Any:
@@ -81,7 +87,7 @@ def in_order(name: str, causal: bool) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--at-once", type=int, default=132, help="workgroups on the chip")
+    parser.add_argument("--at-once", type=int, default=SMS, help="workgroups on the chip")
     parser.add_argument("--hand-over", type=float, default=HAND_OVER, help="steps until the next workgroup may add")
     options = parser.parse_args()
     for name in (*ORDERS, KERNEL):

@@ -251,6 +251,31 @@ def test_atomics_by_a_mapping_without_dynamic_values(target):
 
 
 @everywhere
+@pytest.mark.parametrize("rows", [1, 2], ids=["a number", "a tile"])
+def test_atomics_at_an_index_of_each_row_and_one_of_each_element(target, rows):
+    """The row's index does not add an axis beside that of the elements' indices, where it is a number, too."""
+    mapping = tkw.IndexMapping(2, {S: d1, T: d0}, {M: i, N: j}, ({M: i, N: j}, {M: i}))
+
+    @tkw.wave([WorkgroupConstraint(M, rows, 1), WorkgroupConstraint(N, 8, 0)])
+    def added(
+        x: tkl.Memory[M, N, G, tkl.f32],
+        columns: tkl.Memory[M, N, G, tkl.i32],
+        places: tkl.Memory[M, G, tkl.i32],
+        table: tkl.Memory[S, T, G, tkl.f32],
+    ):
+        given = tkw.read(columns), tkw.read(places)
+        tkw.atomic_add(tkw.read(x), table, mapping=mapping, mapping_dynamic_vals=given)
+
+    rng = np.random.default_rng(15)
+    x, places = rng.integers(-9, 9, (5, 17)).astype(np.float32), np.array([2, 5, -1, 6, 2], np.int32)
+    columns, table, want = hostile(rng, (5, 17), 9), np.zeros((6, 9), np.float32), np.zeros((6, 9), np.float32)
+    run(added, target, {}, x, columns, places, table)
+    inside = (columns >= 0) & (columns < 9) & ((places >= 0) & (places < 6))[:, None]
+    np.add.at(want, (np.broadcast_to(places[:, None], columns.shape)[inside], columns[inside]), x[inside])
+    np.testing.assert_array_equal(table, want)
+
+
+@everywhere
 def test_a_source_that_is_a_tile_of_indices(target):
     m, n = sym.m, sym.n
 

@@ -127,7 +127,8 @@ def test_five_products(checked, adding, name, causal):
 def test_kernels_are_chosen_by_sizes(checked, in_any_order, name, causal):
     work = EVERY[name].work(causal, None, in_any_order)
     check(work)
-    assert checked == (FIVE if in_any_order and name in WHOLE else A_SUM_EACH)
+    assert checked == (FIVE if name in WHOLE else A_SUM_EACH)
+    assert ("turns" in work.scratch) == (name in WHOLE and not in_any_order)
     want_known_addresses(work)
 
 

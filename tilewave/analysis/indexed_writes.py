@@ -301,11 +301,12 @@ class _Windows(IndexSources):
                 reads[source.read] = source.parts
                 hows.setdefault(source.read, set()).add(source.how)
         others = {read: parts for read, parts in reads.items() if not self.is_trusted(op, read, hows[read])}
-        deciding = []
-        for read in (read for read in reads if read not in others):
-            more = [part for part in reads[read] if self.tells_apart(part, parts)]
-            parts += more
-            deciding += [read] if more else []
+        deciding: dict[Read, None] = {}
+        trusted = [(read, part) for read, each in reads.items() if read not in others for part in each]
+        for read, part in sorted(trusted, key=lambda one: one[1].axis is None):  # a number may be the start of an axis
+            if self.tells_apart(part, parts):
+                parts.append(part)
+                deciding[read] = None
         in_part = any(IN_SEGMENT in hows[read] for read in deciding) or any(s.how == NUMBER for s in sources)
         return _Places(len(op.tile.type.shape), _of_numbers(parts), tuple(deciding), others, in_part)
 

@@ -274,7 +274,7 @@ def adding_for(arrays: Mapping[str, Any], in_any_order: bool) -> Adding | None:
     """Return how the workgroups of a call add in five products; None where a kernel for each sum is quicker."""
     if not has_quick_tiles(arrays):
         return None
-    return Adding.ATOMICALLY if in_any_order else None
+    return Adding.ATOMICALLY if in_any_order else Adding.IN_TURNS
 
 
 def has_quick_tiles(arrays: Mapping[str, Any]) -> bool:
