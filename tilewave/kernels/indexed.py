@@ -20,6 +20,7 @@ from tilewave.lang.ops import cast
 from tilewave.lang.reductions import SUMMED_IN
 from tilewave.lang.symbols import sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, Indices, MemoryType, RegisterType
+from tilewave.machine.chips import CHIPS
 from tilewave.records import dataclass
 
 B, T, V, D = sym.B, sym.T, sym.V, sym.D
@@ -29,6 +30,8 @@ WIDEST_BYTES = 4096
 READ_BYTES, STORED_BYTES = 8192, 4096
 """The bytes of a tile of several rows. Measured on an H200: rows of 256 bytes and more are then read at a copy's speed;
 scattered stores of larger tiles are slower."""
+HOST_ELEMENTS, HOST_ROWS, HOST_COLUMNS = 1 << 14, (16, 256), 4096
+"""The elements, the fewest and most rows, and the most columns of a tile that is read on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,10 @@ class RowTile:
 
 def gather_tile_for(target: str, columns: int, dtype: DType) -> RowTile:
     """Return the tile for rows that are read at indices."""
-    return row_tile(columns, dtype, READ_BYTES)
+    if target in CHIPS:
+        return row_tile(columns, dtype, READ_BYTES)
+    (fewest, most), wide = HOST_ROWS, min(power_of_two_for(columns), HOST_COLUMNS)
+    return RowTile(max(fewest, min(most, HOST_ELEMENTS // wide)), wide)
 
 
 def scatter_tile_for(target: str, columns: int, dtype: DType) -> RowTile:

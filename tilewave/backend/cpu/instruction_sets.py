@@ -15,7 +15,7 @@ from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.errors import TargetError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.faults import lacking
-from tilewave.ir.ops import Mma
+from tilewave.ir.ops import Mma, ReadIndexed
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import FLOAT8, DType
 from tilewave.lower.cpu.target import Panel
@@ -133,11 +133,17 @@ class InstructionSet:
         return f.call(kind, f"llvm.fmuladd.{suffix(kind)}", [(kind, a), (kind, b), (kind, acc)])
 
     def block(self, kernel: Kernel) -> RegisterBlock:
-        """Return the largest register block for a kernel, whose sums may be wider than 4 bytes."""
+        """Return the largest register block for a kernel, whose sums may be wider than 4 bytes.
+
+        Rows that are read at indices are on pages of their own: there are fewer of these at a time, and more of each.
+        """
         size = max((op.result.type.dtype.bytes for op in walk(kernel.body) if isinstance(op, Mma)), default=4)
+        rows, cols = self.rows, self.cols * 4 // size
+        if any(isinstance(op, ReadIndexed) for op in walk(kernel.body)):
+            rows, cols = max(1, rows // 2), cols * 2
         part = PART_VECTORS * self.vector_bytes // 4
         lanes = 0 if self.matrix_unit else self.vector_bytes // size
-        return RegisterBlock(self.rows, self.cols * 4 // size, lanes, part)
+        return RegisterBlock(rows, cols, lanes, part)
 
     @property
     def machine(self) -> LlvmMachine:

@@ -12,6 +12,7 @@ from tilewave.lower.cpu.memory import (
     inside,
     lanes_inside,
     load,
+    load_apart,
     load_inside,
     store,
     store_apart,
@@ -55,14 +56,13 @@ def load_run(f: LlvmFunction, place: Place, positions: Positions, lanes: int) ->
         return load_one(f, place, positions(0))
     first, last = positions(0), len(place.extents) - 1
 
-    def whole() -> str:
-        mask = lanes_inside(f, first, place.extents, last, lanes)
-        return load_inside(f, place.dtype, place.address(f, first), mask, lanes)
-
-    kind = vector(lanes, stored(place.dtype))
-    in_rows = f.value(f"icmp eq i64 {place.strides[last]}, 1")
+    mask = lanes_inside(f, first, place.extents, last, lanes)
+    address, kind, stride = place.address(f, first), vector(lanes, stored(place.dtype)), place.strides[last]
+    in_rows = f.value(f"icmp eq i64 {stride}, 1")
     ((_, found),) = f.choose(
-        in_rows, lambda: [(kind, whole())], lambda: [(kind, load_each(f, place, positions, lanes))]
+        in_rows,
+        lambda: [(kind, load_inside(f, place.dtype, address, mask, lanes))],
+        lambda: [(kind, load_apart(f, place.dtype, address, stride, mask, lanes))],
     )
     return found
 

@@ -130,6 +130,29 @@ def store_inside(f: LlvmFunction, dtype: DType, x: str, address: str, mask: str,
     f.do(f"call void @{name}({kind} {x}, ptr {address}, i32 {dtype.bytes}, {bits} {mask})")
 
 
+def load_apart(f: LlvmFunction, dtype: DType, address: str, stride: str, mask: str, lanes: int) -> str:
+    """Load elements with a stride under a mask: masked-out elements are 0 and are not accessed."""
+    name, kind, bits = f"load_apart_{lanes}_{dtype}", vector(lanes, stored(dtype)), vector(lanes, "i1")
+    function = f.module.helper(name, lambda: _write_load_apart(f.module, name, dtype, lanes))
+    return f.value(f"call {kind} {function}(ptr {address}, i64 {stride}, {bits} {mask})")
+
+
+def _write_load_apart(module: Module, name: str, dtype: DType, lanes: int) -> str:
+    kind, bits = vector(lanes, stored(dtype)), vector(lanes, "i1")
+    f = LlvmFunction(module, name, [("ptr", "%first"), ("i64", "%stride"), (bits, "%mask")], kind)
+    found = "poison"
+    for lane in range(lanes):
+        there = f.value(f"getelementptr {in_memory(dtype)}, ptr %first, i64 {f.value(f'mul i64 %stride, {lane}')}")
+        wanted = f.value(f"extractelement {bits} %mask, i64 {lane}")
+        ((_, one),) = f.choose(
+            wanted,
+            lambda there=there: [(stored(dtype), load(f, dtype, there))],
+            lambda: [(stored(dtype), zero(dtype))],
+        )
+        found = f.value(f"insertelement {kind} {found}, {stored(dtype)} {one}, i64 {lane}")
+    return f.finish(f"{kind} {found}", attributes="nounwind noinline cold", linkage="internal")
+
+
 def store_apart(f: LlvmFunction, dtype: DType, x: str, address: str, stride: str, mask: str, lanes: int) -> None:
     """Store elements with a stride under a mask."""
     name, kind, bits = f"store_apart_{lanes}_{dtype}", vector(lanes, stored(dtype)), vector(lanes, "i1")
