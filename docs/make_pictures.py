@@ -34,6 +34,7 @@ PICTURES = Path(__file__).parent / "pictures"
 GALLERY = Path(__file__).parents[1] / "examples" / "gallery"
 LOST_TILES = [Path(__file__).parent / "guide" / name for name in ("lost-tiles.md", "lost-tiles-persistent.md")]
 GROUPED = "xcd_contiguous(8) >> grouped(2)"
+TURNS = "last_first() >> grouped(4)"
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -124,6 +125,7 @@ def _figures() -> dict[str, str]:
         "launch-order.svg": sheet([[order, grouped_order]]),
         "xcd-map.svg": sheet([[xcds, grouped_xcds]]),
         "reads.svg": sheet([[reads, grouped_reads]]),
+        "turn-order.svg": sheet([[order, figures(_placement(TURNS))[0]]]),
         **_gallery(),
         **_lost_tiles(),
     }
