@@ -132,12 +132,8 @@ ROW_KERNELS = {
     "sum": on_rows(lambda rows: shipped.sum_kernel(rows, f16, f32)),
     "argmax": on_rows(lambda rows: shipped.argmax_kernel(rows, f32, i32)),
     "softmax backward": on_rows(lambda rows: gradients.softmax_backward_kernel(rows, f32, f32, f32)),
-    "rms_norm backward": on_rows(
-        lambda rows: gradients.rms_norm_backward_kernel(rows, f32, f32, f32, f32), numbers={"eps": 1e-5}
-    ),
-    "layer_norm backward": on_rows(
-        lambda rows: gradients.layer_norm_backward_kernel(rows, f32, f32, f32, f32), numbers={"eps": 1e-5}
-    ),
+    "rms_norm backward": on_rows(lambda rows: gradients.rms_norm_backward_kernel(rows, *[f32] * 5)),
+    "layer_norm backward": on_rows(lambda rows: gradients.layer_norm_backward_kernel(rows, *[f32] * 5)),
 }
 BY_ROWS = {f"{name}, {how}": case for name, both in ROW_KERNELS.items() for how, case in both.items()}
 BY_COLUMNS = {

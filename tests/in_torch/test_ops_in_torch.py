@@ -222,10 +222,10 @@ OPERATORS = {
     "gated_gradients": lambda: (floats(2, 5, 7), floats(2, 5, 7), floats(2, 5, 7), "gelu_tanh"),
     "column_sums": lambda: (floats(2, 5, 7), torch.float32),
     "softmax_backward": lambda: (floats(5, 7), floats(5, 7)),
-    "rms_norm_backward": lambda: (floats(5, 7), floats(5, 7), floats(7), 1e-5),
-    "rms_norm_gradients": lambda: (floats(5, 7), floats(5, 7), floats(7), 1e-5),
-    "layer_norm_backward": lambda: (floats(5, 7), floats(5, 7), None, 1e-5),
-    "layer_norm_gradients": lambda: (floats(5, 7), floats(5, 7), floats(7), 1e-5),
+    "rms_norm_backward": lambda: (floats(5, 7), floats(5, 7), floats(7), floats(5)),
+    "rms_norm_gradients": lambda: (floats(5, 7), floats(5, 7), floats(7), floats(5)),
+    "layer_norm_backward": lambda: (floats(5, 7), floats(5, 7), None, floats(5), floats(5)),
+    "layer_norm_gradients": lambda: (floats(5, 7), floats(5, 7), floats(7), floats(5), floats(5)),
 }
 
 

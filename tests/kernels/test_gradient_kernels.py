@@ -5,7 +5,7 @@ import pytest
 from row_kernels import close
 
 from tilewave import *
-from tilewave.kernels import ACTIVATIONS, Rows
+from tilewave.kernels import ACTIVATIONS, Rows, layer_norm_kernel, rms_norm_kernel
 from tilewave.kernels.column_sums import activation_gradients_kernel
 from tilewave.kernels.gradients import (
     activation_backward_kernel,
@@ -64,8 +64,9 @@ def test_of_softmax(way, rows):
 @either
 def test_of_rms_norm(way, rows):
     x, grad, weight = numbers(ROWS, COLUMNS), numbers(ROWS, COLUMNS, seed=1), numbers(COLUMNS, seed=2)
-    found, scale = np.full_like(x, np.nan), np.full(ROWS, np.nan, np.float32)
-    run(rms_norm_backward_kernel(rows, f32, f32, f32, f32), way, x, grad, weight, found, scale, EPS)
+    found, y, scale = np.full_like(x, np.nan), np.full_like(x, np.nan), np.full(ROWS, np.nan, np.float32)
+    run(rms_norm_kernel(rows, f32, f32, scale_dtype=f32), way, x, y, scale, EPS)
+    run(rms_norm_backward_kernel(rows, *[f32] * 5), way, x, grad, weight, scale, found)
     of_weight = np.full(COLUMNS, np.nan, np.float32)
     run(rms_norm_weights_kernel(f32, f32, f32, f32), way, x, grad, scale, of_weight)
     x, grad, weight = wide(x, grad, weight)
@@ -80,14 +81,18 @@ def test_of_rms_norm(way, rows):
 @either
 def test_of_layer_norm(way, rows):
     x, grad, weight = numbers(ROWS, COLUMNS) + 3, numbers(ROWS, COLUMNS, seed=1), numbers(COLUMNS, seed=2)
-    found, mean, scale = np.full_like(x, np.nan), *np.full((2, ROWS), np.nan, np.float32)
-    run(layer_norm_backward_kernel(rows, f32, f32, f32, f32), way, x, grad, weight, found, mean, scale, EPS)
+    found, y, mean, scale = *np.full((2, *x.shape), np.nan, np.float32), *np.full((2, ROWS), np.nan, np.float32)
+    run(layer_norm_kernel(rows, f32, f32, mean_dtype=f32, scale_dtype=f32), way, x, y, mean, scale, EPS)
+    run(layer_norm_backward_kernel(rows, *[f32] * 5), way, x, grad, weight, mean, scale, found)
     of_weight, of_bias = np.full((2, COLUMNS), np.nan, np.float32)
     run(layer_norm_weights_kernel(f32, f32, f32, f32, f32), way, x, grad, mean, scale, of_weight, of_bias)
     x, grad, weight = wide(x, grad, weight)
     s, g = 1 / np.sqrt(x.var(1, keepdims=True) + EPS), grad * weight
     normed = (x - x.mean(1, keepdims=True)) * s
     want = s * (g - g.mean(1, keepdims=True) - normed * (g * normed).mean(1, keepdims=True))
+    near(y, normed, "the norm")
+    near(mean, x.mean(1), "mean")
+    near(scale, s[:, 0], "scale")
     near(found, want, "layer_norm")
     near(of_weight, (grad * normed).sum(0), "weights of layer_norm")
     near(of_bias, grad.sum(0), "bias of layer_norm")

@@ -39,10 +39,18 @@ def near(found, want, what):
     close(found, want, ROUNDINGS * 2.0**-24 * np.abs(want).max(), what)
 
 
+def numbers_of_rows(x, centred):
+    """Return the mean and the scale of each row in float64, or the scale alone."""
+    mean = x.mean(1, dtype=np.float64)
+    far = x - mean[:, None] if centred else x.astype(np.float64)
+    scale = 1 / np.sqrt((far * far).mean(1) + EPS)
+    return (mean, scale) if centred else (scale,)
+
+
 def wanted(x, grad, weight, centred):
+    *mean, scale = (a[:, None] for a in numbers_of_rows(x, centred))
     x, grad, weight = (a.astype(np.float64) for a in (x, grad, weight))
-    far = x - x.mean(1, keepdims=True) if centred else x
-    scale = 1 / np.sqrt((far * far).mean(1, keepdims=True) + EPS)
+    far = x - mean[0] if centred else x
     weighted, norm = grad * weight, far * scale
     of_x = weighted - norm * (weighted * norm).mean(1, keepdims=True)
     return (of_x - weighted.mean(1, keepdims=True) if centred else of_x) * scale, grad * norm, grad
@@ -57,8 +65,9 @@ def test_rows_and_blocks_of_them(way, together, rows, centred):
     x, grad, weight = numbers(rows, columns), numbers(rows, columns, seed=1), numbers(columns, seed=2)
     of_x = np.full_like(x, np.nan)
     partial = [np.full((BLOCKS, columns), np.nan, np.float32) for _ in range(1 + centred)]
-    kernel = (layer_norm_gradients_kernel if centred else rms_norm_gradients_kernel)(together, *[f32] * (5 + centred))
-    run(kernel, way, {M: rows, N: columns, B: BLOCKS}, x, grad, weight, of_x, *partial, EPS)
+    kernel = (layer_norm_gradients_kernel if centred else rms_norm_gradients_kernel)(together, *[f32] * (6 + centred))
+    kept = [a.astype(np.float32) for a in numbers_of_rows(x, centred)]
+    run(kernel, way, {M: rows, N: columns, B: BLOCKS}, x, grad, weight, *kept, of_x, *partial)
     want, *terms = wanted(x, grad, weight, centred)
     near(of_x, want, "x")
     a_block = -(-rows // (BLOCKS * together)) * together
@@ -95,5 +104,5 @@ def test_blocks_fill_the_chip_once_and_depend_on_sizes_alone():
 @pytest.mark.skipif(not ptxas(), reason="this machine has no ptxas, NVIDIA's assembler")
 @pytest.mark.parametrize("dtype", [f16, f32], ids=str)
 def test_a_hopper_kernel_keeps_its_rows_and_sums_in_registers(dtype):
-    compiled = rms_norm_gradients_kernel(1, *[dtype] * 4, f32).compile(target="sm_90a", subs={N: 4096})
+    compiled = rms_norm_gradients_kernel(1, *[dtype] * 3, f32, dtype, f32).compile(target="sm_90a", subs={N: 4096})
     assert assemble_ptx(compiled.asm, "sm_90a").spilled_bytes <= SPILLED_BYTES

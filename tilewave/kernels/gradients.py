@@ -1,7 +1,7 @@
 """Backward passes of an activation, of softmax, layer_norm and rms_norm, and of the weights of norms of long rows.
 
-Rows are tiled as in the forward passes, whole or step by step. The gradient of a norm's weights is a sum of columns,
-for which its row kernel writes the mean and the scale of each row.
+Rows are tiled as in the forward passes, whole or step by step, and have the mean and the scale that these wrote. The
+gradient of a norm's weights is a sum of columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, rsqrt, scalar
+from tilewave.lang.ops import cast, scalar
 from tilewave.lang.types import MemoryType, RegisterType
 
 COLUMNS, ROWS = 64, 64
@@ -55,36 +55,44 @@ def softmax_backward_kernel(rows: Rows, y_dtype: DType, grad_dtype: DType, grad_
 
 @cache
 def rms_norm_backward_kernel(
-    rows: Rows, x_dtype: DType, grad_dtype: DType, grad_x_dtype: DType, weight_dtype: DType | None = None
+    rows: Rows,
+    x_dtype: DType,
+    grad_dtype: DType,
+    grad_x_dtype: DType,
+    scale_dtype: DType,
+    weight_dtype: DType | None = None,
 ) -> WaveKernel:
-    """grad_x = scale · (g - x · scale² · the mean of g · x), where g = grad · weight; scale[M] is written as well."""
+    """grad_x = scale · (g - x · scale² · the mean of g · x), where g = grad · weight, and scale[M] is the forward
+    pass's."""
     of = arithmetic_of("rms_norm_backward", x=x_dtype, grad=grad_dtype, grad_x=grad_x_dtype, weight=weight_dtype)
 
     def backward(to: Any) -> None:
         numbers = RowNumbers(rows, of, lambda: (cast(read(to.x), of), _weighted(to, of, weight_dtype)))
-        count = scalar(N, of)
-        scale = rsqrt(numbers.sum(lambda v: v[0] * v[0]) / count + to.eps)
-        share = numbers.sum(lambda v: v[0] * v[1]) / count * scale * scale
+        scale = cast(read(to.scale), of)
+        share = numbers.sum(lambda v: v[0] * v[1]) / scalar(N, of) * scale * scale
         numbers.each(lambda v: write(cast((v[1] - v[0] * share) * scale, grad_x_dtype), to.grad_x))
-        write(scale, to.scale)
 
-    rest = {"grad_x": matrix(grad_x_dtype), "scale": a_number_a_row(of), "eps": of}
-    parameters = {**_inputs(x_dtype, grad_dtype, weight_dtype), **rest}
+    of_rows = {"scale": a_number_a_row(scale_dtype)}
+    parameters = {**_inputs(x_dtype, grad_dtype, weight_dtype), **of_rows, "grad_x": matrix(grad_x_dtype)}
     return kernel_of("rms_norm_backward", rows.constraints, parameters, backward)
 
 
 @cache
 def layer_norm_backward_kernel(
-    rows: Rows, x_dtype: DType, grad_dtype: DType, grad_x_dtype: DType, weight_dtype: DType | None = None
+    rows: Rows,
+    x_dtype: DType,
+    grad_dtype: DType,
+    grad_x_dtype: DType,
+    scale_dtype: DType,
+    weight_dtype: DType | None = None,
 ) -> WaveKernel:
-    """grad_x = scale · (g - mean of g - n · mean of g · n), where n is the norm; mean[M] and scale[M] as well."""
+    """grad_x = scale · (g - mean of g - n · mean of g · n), where n is the norm, and mean[M] and scale[M] are those of
+    the forward pass."""
     of = arithmetic_of("layer_norm_backward", x=x_dtype, grad=grad_dtype, grad_x=grad_x_dtype, weight=weight_dtype)
 
     def backward(to: Any) -> None:
         numbers = RowNumbers(rows, of, lambda: (cast(read(to.x), of), _weighted(to, of, weight_dtype)))
-        count = scalar(N, of)
-        mean = numbers.sum(lambda v: v[0]) / count
-        scale = rsqrt(numbers.sum(lambda v: (v[0] - mean) * (v[0] - mean)) / count + to.eps)
+        mean, scale, count = cast(read(to.mean), of), cast(read(to.scale), of), scalar(N, of)
         mean_grad = numbers.sum(lambda v: v[1]) / count
         share = numbers.sum(lambda v: v[1] * (v[0] - mean)) / count * scale * scale
 
@@ -92,11 +100,8 @@ def layer_norm_backward_kernel(
         def one(v: Any) -> None:
             write(cast((v[1] - mean_grad - (v[0] - mean) * share) * scale, grad_x_dtype), to.grad_x)
 
-        write(mean, to.mean)
-        write(scale, to.scale)
-
-    rest = {"grad_x": matrix(grad_x_dtype), "mean": a_number_a_row(of), "scale": a_number_a_row(of), "eps": of}
-    parameters = {**_inputs(x_dtype, grad_dtype, weight_dtype), **rest}
+    of_rows = {"mean": a_number_a_row(scale_dtype), "scale": a_number_a_row(scale_dtype)}
+    parameters = {**_inputs(x_dtype, grad_dtype, weight_dtype), **of_rows, "grad_x": matrix(grad_x_dtype)}
     return kernel_of("layer_norm_backward", rows.constraints, parameters, backward)
 
 
@@ -114,27 +119,29 @@ def _weighted(to: Any, of: DType, weight_dtype: DType | None) -> Any:
 
 
 @cache
-def rms_norm_weights_kernel(x_dtype: DType, grad_dtype: DType, of: DType, weight_dtype: DType) -> WaveKernel:
-    """grad_weight[N] = the sums of grad · x · scale; scale is of the dtype `of`, in which all is computed."""
+def rms_norm_weights_kernel(x_dtype: DType, grad_dtype: DType, scale_dtype: DType, weight_dtype: DType) -> WaveKernel:
+    """grad_weight[N] = the sums of grad · x · scale."""
+    of = arithmetic_of("rms_norm_weights", x=x_dtype, grad=grad_dtype, weight=weight_dtype)
 
     def terms(to: Any) -> tuple[Any, ...]:
-        return (cast(read(to.grad), of) * (cast(read(to.x), of) * read(to.scale)),)
+        return (cast(read(to.grad), of) * (cast(read(to.x), of) * cast(read(to.scale), of)),)
 
-    read_from = {"x": matrix(x_dtype), "grad": matrix(grad_dtype), "scale": a_number_a_row(of)}
+    read_from = {"x": matrix(x_dtype), "grad": matrix(grad_dtype), "scale": a_number_a_row(scale_dtype)}
     return _columns("rms_norm_weights", of, read_from, {"grad_weight": weight_dtype}, terms)
 
 
 @cache
 def layer_norm_weights_kernel(
-    x_dtype: DType, grad_dtype: DType, of: DType, weight_dtype: DType, bias_dtype: DType
+    x_dtype: DType, grad_dtype: DType, scale_dtype: DType, weight_dtype: DType, bias_dtype: DType
 ) -> WaveKernel:
     """grad_weight[N] = the sums of grad · (x - mean) · scale, and grad_bias[N] those of grad."""
+    of = arithmetic_of("layer_norm_weights", x=x_dtype, grad=grad_dtype, weight=weight_dtype)
 
     def terms(to: Any) -> tuple[Any, ...]:
         grad = cast(read(to.grad), of)
-        return grad * ((cast(read(to.x), of) - read(to.mean)) * read(to.scale)), grad
+        return grad * ((cast(read(to.x), of) - cast(read(to.mean), of)) * cast(read(to.scale), of)), grad
 
-    of_rows = {"mean": a_number_a_row(of), "scale": a_number_a_row(of)}
+    of_rows = {"mean": a_number_a_row(scale_dtype), "scale": a_number_a_row(scale_dtype)}
     read_from = {"x": matrix(x_dtype), "grad": matrix(grad_dtype), **of_rows}
     results = {"grad_weight": weight_dtype, "grad_bias": bias_dtype}
     return _columns("layer_norm_weights", of, read_from, results, terms)

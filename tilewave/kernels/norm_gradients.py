@@ -3,7 +3,7 @@
 A workgroup has a block of rows. It loads each row once, for the gradient of the row and for the terms of the weights'
 gradients, which it adds up in registers; a second kernel adds up the sums of all blocks, where there are several:
 
-    x, grad  →  grad_x                                      each row, from what is loaded of it
+    x, grad  →  grad_x                                      each row, from what is loaded of it, its mean and scale
     x, grad  →  partial_weight[B, N], partial_bias[B, N]    sums over the rows of each block, in their order
     partial  →  grad_weight[N], grad_bias[N]                sums over the blocks (`column_sums.py`)
 
@@ -19,12 +19,12 @@ from typing import Any
 from tilewave.call import room_for
 from tilewave.ir.types import DType
 from tilewave.kernels.column_sums import J, Term, block_of_rows, host_blocks, of_blocks, sums_over_block
-from tilewave.kernels.parameters import given, kernel_of
-from tilewave.kernels.rows import N, a_number_a_column, arithmetic_of, fused, matrix
+from tilewave.kernels.parameters import kernel_of
+from tilewave.kernels.rows import N, a_number_a_column, a_number_a_row, arithmetic_of, fused, matrix
 from tilewave.lang.accesses import read, write
 from tilewave.lang.functions import reciprocal
 from tilewave.lang.kernel import WaveKernel
-from tilewave.lang.ops import cast, rsqrt, scalar
+from tilewave.lang.ops import cast, scalar
 from tilewave.lang.types import MemoryType
 from tilewave.machine.chips import CHIPS
 from tilewave.records import dataclass
@@ -66,6 +66,7 @@ def rms_norm_gradients_kernel(
     x_dtype: DType,
     grad_dtype: DType,
     grad_x_dtype: DType,
+    scale_dtype: DType,
     weight_dtype: DType,
     *sums: DType,
 ) -> WaveKernel:
@@ -75,13 +76,13 @@ def rms_norm_gradients_kernel(
 
     def row(to: Any, weight: Any) -> tuple[Term, ...]:
         x, grad, part = cast(read(to.x), of), cast(read(to.grad), of), reciprocal(scalar(N, of))
-        weighted = grad * weight
-        squares, share = (x * x).sum(dim=N) * part, (x * weighted).sum(dim=N) * part
-        scale = rsqrt(squares + to.eps)
+        weighted, scale = grad * weight, cast(read(to.scale), of)
+        share = (x * weighted).sum(dim=N) * part
         write(cast(fused(x, -share * scale * scale * scale, weighted * scale), grad_x_dtype), to.grad_x)
         return ((grad, x * scale),)
 
-    parameters = _parameters(x_dtype, grad_dtype, grad_x_dtype, weight_dtype, of, _named(sums, "weight"))
+    of_rows = {"scale": scale_dtype}
+    parameters = _parameters(x_dtype, grad_dtype, grad_x_dtype, weight_dtype, of_rows, _named(sums, "weight"))
     return _in_blocks("rms_norm_gradients", together, parameters, of, row)
 
 
@@ -91,6 +92,7 @@ def layer_norm_gradients_kernel(
     x_dtype: DType,
     grad_dtype: DType,
     grad_x_dtype: DType,
+    scale_dtype: DType,
     weight_dtype: DType,
     *sums: DType,
 ) -> WaveKernel:
@@ -100,25 +102,30 @@ def layer_norm_gradients_kernel(
 
     def row(to: Any, weight: Any) -> tuple[Term, ...]:
         x, grad, part = cast(read(to.x), of), cast(read(to.grad), of), reciprocal(scalar(N, of))
-        weighted = grad * weight
-        mean, mean_grad = x.sum(dim=N) * part, weighted.sum(dim=N) * part
-        far = x - mean
-        squares, share = (far * far).sum(dim=N) * part, (weighted * far).sum(dim=N) * part
-        scale = rsqrt(squares + to.eps)
+        weighted, scale = grad * weight, cast(read(to.scale), of)
+        norm = (x - cast(read(to.mean), of)) * scale
+        mean_grad, share = weighted.sum(dim=N) * part, (weighted * norm).sum(dim=N) * part
         rest = fused(weighted, scale, -mean_grad * scale)
-        write(cast(fused(far, -share * scale * scale * scale, rest), grad_x_dtype), to.grad_x)
-        return (grad, far * scale), (grad, None)
+        write(cast(fused(norm, -share * scale, rest), grad_x_dtype), to.grad_x)
+        return (grad, norm), (grad, None)
 
-    parameters = _parameters(x_dtype, grad_dtype, grad_x_dtype, weight_dtype, of, _named(sums, "weight", "bias"))
+    of_rows = {"mean": scale_dtype, "scale": scale_dtype}
+    parameters = _parameters(x_dtype, grad_dtype, grad_x_dtype, weight_dtype, of_rows, _named(sums, "weight", "bias"))
     return _in_blocks("layer_norm_gradients", together, parameters, of, row)
 
 
 def _parameters(
-    x_dtype: DType, grad_dtype: DType, grad_x_dtype: DType, weight_dtype: DType, of: DType, partial: dict[str, DType]
-) -> dict[str, MemoryType | DType]:
-    rows = {"x": matrix(x_dtype), "grad": matrix(grad_dtype), "weight": a_number_a_column(weight_dtype)}
+    x_dtype: DType,
+    grad_dtype: DType,
+    grad_x_dtype: DType,
+    weight_dtype: DType,
+    of_rows: dict[str, DType],
+    partial: dict[str, DType],
+) -> dict[str, MemoryType]:
+    read_from = {"x": matrix(x_dtype), "grad": matrix(grad_dtype), "weight": a_number_a_column(weight_dtype)}
+    read_from |= {name: a_number_a_row(dtype) for name, dtype in of_rows.items()}
     sums = {f"partial_{name}": of_blocks(dtype) for name, dtype in partial.items()}
-    return given(**rows, grad_x=matrix(grad_x_dtype), **sums, eps=of)
+    return {**read_from, "grad_x": matrix(grad_x_dtype), **sums}
 
 
 def _named(dtypes: tuple[DType, ...], *names: str) -> dict[str, DType]:

@@ -6,14 +6,23 @@ read once for each of these, and once more for the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from tilewave.errors import CallError, here
 from tilewave.ir.types import F32, DType
 from tilewave.kernels.numbers import checked_eps
-from tilewave.kernels.rows import N, RowNumbers, Rows, a_number_a_column, arithmetic_of, kernel_for, matrix
+from tilewave.kernels.parameters import given, kernel_of
+from tilewave.kernels.rows import (
+    N,
+    RowNumbers,
+    Rows,
+    a_number_a_column,
+    a_number_a_row,
+    arithmetic_of,
+    kernel_for,
+    matrix,
+)
 from tilewave.lang.accesses import read, write
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.ops import cast, fma, rsqrt, scalar
@@ -29,12 +38,14 @@ def layer_norm(x: Any, y: Any, weight: Any = None, bias: Any = None, eps: float 
     kernel(*(array for array in (x, weight, bias) if array is not None), y, eps)
 
 
-def layer_norm_for(x: Any, y: Any, weight: Any = None, bias: Any = None) -> WaveKernel:
+def layer_norm_for(
+    x: Any, y: Any, weight: Any = None, bias: Any = None, mean: Any = None, scale: Any = None
+) -> WaveKernel:
     """Return the kernel of a layer_norm call."""
     if bias is not None and weight is None:
         what = "layer_norm: there is a bias, but no weight"
         raise CallError(what, loc=here(), remedy="pass ones as weight")
-    return kernel_for(layer_norm_kernel, x=x, y=y, weight=weight, bias=bias)
+    return kernel_for(layer_norm_kernel, x=x, y=y, weight=weight, bias=bias, mean=mean, scale=scale)
 
 
 def rms_norm(x: Any, y: Any, weight: Any = None, eps: float = 1e-5, residual: Any = None, total: Any = None) -> None:
@@ -51,34 +62,36 @@ def rms_norm(x: Any, y: Any, weight: Any = None, eps: float = 1e-5, residual: An
 
 @cache
 def layer_norm_kernel(
-    rows: Rows, x_dtype: DType, y_dtype: DType, weight_dtype: DType | None = None, bias_dtype: DType | None = None
+    rows: Rows,
+    x_dtype: DType,
+    y_dtype: DType,
+    weight_dtype: DType | None = None,
+    bias_dtype: DType | None = None,
+    mean_dtype: DType | None = None,
+    scale_dtype: DType | None = None,
 ) -> WaveKernel:
-    """Return the kernel from x[M, N], eps, and weight[N] and bias[N] where they have dtypes, to y[M, N]."""
+    """Return the kernel from x[M, N], eps, and weight[N] and bias[N] where they have dtypes, to y[M, N], and to mean[M]
+    and scale[M] where these have."""
     of = arithmetic_of("layer_norm", x=x_dtype, y=y_dtype, weight=weight_dtype, bias=bias_dtype)
 
-    def norm(x: Any, weight: Any, bias: Any, y: Any, eps: Any) -> None:
-        numbers, count = RowNumbers(rows, of, lambda: cast(read(x), of)), scalar(N, of)
+    def norm(to: Any) -> None:
+        numbers, count = RowNumbers(rows, of, lambda: cast(read(to.x), of)), scalar(N, of)
         mean = numbers.sum(lambda v: v) / count
-        scale = rsqrt(numbers.sum(lambda v: (v - mean) * (v - mean)) / count + eps)
+        scale = rsqrt(numbers.sum(lambda v: (v - mean) * (v - mean)) / count + to.eps)
 
         @numbers.each
         def one(v: Any) -> None:
             found = (v - mean) * scale
-            if weight is not None:
-                found = _weighted(found, cast(read(weight), of), None if bias is None else cast(read(bias), of))
-            write(cast(found, y_dtype), y)
+            if weight_dtype is not None:
+                found = _weighted(found, cast(read(to.weight), of), bias_dtype and cast(read(to.bias), of))
+            write(cast(found, y_dtype), to.y)
 
-    def plain(x: Any, y: Any, eps: Any) -> None:
-        norm(x, None, None, y, eps)
+        _keep(to, mean=mean, scale=scale)
 
-    def weighted(x: Any, weight: Any, y: Any, eps: Any) -> None:
-        norm(x, weight, None, y, eps)
-
-    functions: dict[tuple[bool, bool], Callable[..., None]]
-    functions = {(False, False): plain, (True, False): weighted, (True, True): norm}
-    function = functions[weight_dtype is not None, bias_dtype is not None]
     columns = _columns(weight=weight_dtype, bias=bias_dtype)
-    return rows.kernel(_named("layer_norm", function), x=matrix(x_dtype), **columns, y=matrix(y_dtype), eps=of)
+    kept = _numbers(mean=mean_dtype, scale=scale_dtype)
+    parameters = {"x": matrix(x_dtype), **columns, "y": matrix(y_dtype), **kept, "eps": of}
+    return kernel_of("layer_norm", rows.constraints, parameters, norm)
 
 
 @cache
@@ -89,43 +102,35 @@ def rms_norm_kernel(
     weight_dtype: DType | None = None,
     residual_dtype: DType | None = None,
     total_dtype: DType | None = None,
+    scale_dtype: DType | None = None,
 ) -> WaveKernel:
-    """Return the kernel from x[M, N], weight[N] and eps to y[M, N]; with a residual[M, N], total[M, N] as well."""
+    """Return the kernel from x[M, N], weight[N] and eps to y[M, N]; with a residual[M, N], total[M, N] as well, and to
+    scale[M] where it has a dtype."""
     of = arithmetic_of(
         "rms_norm", x=x_dtype, y=y_dtype, weight=weight_dtype, residual=residual_dtype, total=total_dtype
     )
 
-    def norm(x: Any, residual: Any, weight: Any, total: Any, y: Any, eps: Any) -> None:
+    def norm(to: Any) -> None:
         def read_numbers() -> Any:
-            if residual is None:
-                return cast(read(x), of)
-            return cast(cast(cast(read(x), of) + cast(read(residual), of), total_dtype or of), of)
+            x = cast(read(to.x), of)
+            return x if residual_dtype is None else cast(cast(x + cast(read(to.residual), of), total_dtype or of), of)
 
         numbers = RowNumbers(rows, of, read_numbers)
-        scale = rsqrt(numbers.sum(lambda v: v * v) / scalar(N, of) + eps)
+        scale = rsqrt(numbers.sum(lambda v: v * v) / scalar(N, of) + to.eps)
 
         @numbers.each
         def one(v: Any) -> None:
-            if total is not None:
-                write(cast(v, total_dtype or of), total)
+            if total_dtype is not None:
+                write(cast(v, total_dtype), to.total)
             found = v * scale
-            write(cast(found if weight is None else found * cast(read(weight), of), y_dtype), y)
+            write(cast(found if weight_dtype is None else found * cast(read(to.weight), of), y_dtype), to.y)
 
-    def plain(x: Any, y: Any, eps: Any) -> None:
-        norm(x, None, None, None, y, eps)
+        _keep(to, scale=scale)
 
-    def weighted(x: Any, weight: Any, y: Any, eps: Any) -> None:
-        norm(x, None, weight, None, y, eps)
-
-    def added(x: Any, residual: Any, total: Any, y: Any, eps: Any) -> None:
-        norm(x, residual, None, total, y, eps)
-
-    functions: dict[tuple[bool, bool], Callable[..., None]]
-    functions = {(False, False): plain, (True, False): weighted, (False, True): added, (True, True): norm}
-    function = functions[weight_dtype is not None, residual_dtype is not None]
-    before = {"x": matrix(x_dtype), **({} if residual_dtype is None else {"residual": matrix(residual_dtype)})}
-    after = {**({} if total_dtype is None else {"total": matrix(total_dtype)}), "y": matrix(y_dtype)}
-    return rows.kernel(_named("rms_norm", function), **before, **_columns(weight=weight_dtype), **after, eps=of)
+    before = given(x=matrix(x_dtype), residual=residual_dtype and matrix(residual_dtype))
+    after = given(total=total_dtype and matrix(total_dtype), y=matrix(y_dtype))
+    parameters = {**before, **_columns(weight=weight_dtype), **after, **_numbers(scale=scale_dtype), "eps": of}
+    return kernel_of("rms_norm", rows.constraints, parameters, norm)
 
 
 def _weighted(x: Any, weight: Any, bias: Any) -> Any:
@@ -134,11 +139,16 @@ def _weighted(x: Any, weight: Any, bias: Any) -> Any:
     return fma(x, weight, bias) if x.dtype == F32 else x * weight + bias
 
 
+def _keep(to: Any, **numbers: Any) -> None:
+    """Write numbers of rows where there is an array for them: a backward pass reads them."""
+    for name, number in numbers.items():
+        if hasattr(to, name):
+            write(number, getattr(to, name))
+
+
 def _columns(**dtypes: DType | None) -> dict[str, MemoryType]:
     return {name: a_number_a_column(dtype) for name, dtype in dtypes.items() if dtype is not None}
 
 
-def _named(name: str, function: Callable[..., None]) -> Callable[..., None]:
-    """Return the function with a name that does not depend on its optional arrays."""
-    function.__name__ = name
-    return function
+def _numbers(**dtypes: DType | None) -> dict[str, MemoryType]:
+    return {name: a_number_a_row(dtype) for name, dtype in dtypes.items() if dtype is not None}

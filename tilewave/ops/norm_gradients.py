@@ -37,30 +37,30 @@ class _Norm:
     parameters: tuple[str, ...]
 
 
-def _gradients(norm: _Norm, lib: ArrayLibrary, x: Array, grad: Array, weight: Array, eps: float) -> CallWork:
+def _gradients(norm: _Norm, lib: ArrayLibrary, x: Array, grad: Array, weight: Array, *numbers: Array) -> CallWork:
     weight_dtype, of = lib.dtype(norm.name, "weight", weight), norm_dtype(lib, x, grad, weight)
     sums = {f"grad_{name}": lib.empty(tuple(weight.shape), weight_dtype, x) for name in norm.parameters}
     grad_x = lib.empty(tuple(x.shape), lib.dtype(norm.name, "x", x), x)
-    work = CallWork({"grad_x": grad_x, **sums})
+    work, kept = CallWork({"grad_x": grad_x, **sums}), dict(zip(norm.row_numbers, numbers, strict=True))
     rows, columns = prod(x.shape[:-1]), x.shape[-1]
     if not columns:
         return work
-    dtypes = dtypes_of(norm.name, lib, x, grad, grad_x, weight)
+    dtypes = dtypes_of(norm.name, lib, x, grad, grad_x, kept["scale"], weight)
     read = {"x": folded(x), "grad": folded(grad)}
-    inputs = {**read, "weight": weight, "grad_x": folded(grad_x)}
+    inputs = {**read, "weight": weight, **kept, "grad_x": folded(grad_x)}
     blocks = RowBlocks.of(target_of(norm.name, lib.device(x)), rows, columns, of)
     if blocks is not None:
         found = block_sums(lib, x, blocks.blocks, of, sums)
         kernel = norm.together(blocks.together, *dtypes, *found.dtypes)
-        launch = KernelLaunch(kernel, {**inputs, **found.arrays}, (eps,))
+        launch = KernelLaunch(kernel, {**inputs, **found.arrays})
         return work._replace(launch=launch, more=found.launches, scratch=found.scratch)
-    numbers = {name: lib.empty((rows,), of, x) for name in norm.row_numbers}
-    weights = norm.of_weights(dtypes[0], dtypes[1], of, *[weight_dtype] * len(sums))
-    last = KernelLaunch(weights, {**read, **numbers, **sums})
+    weights = norm.of_weights(dtypes[0], dtypes[1], dtypes[3], *[weight_dtype] * len(sums))
+    last = KernelLaunch(weights, {**read, **kept, **sums})
     if not rows:
-        return work._replace(launch=last, scratch=numbers)
-    kernel = norm.of_rows(backward_rows(norm.name, lib, x), *dtypes)
-    return work._replace(launch=KernelLaunch(kernel, {**inputs, **numbers}, (eps,)), more=(last,), scratch=numbers)
+        return work._replace(launch=last)
+    return work._replace(
+        launch=KernelLaunch(norm.of_rows(backward_rows(norm.name, lib, x), *dtypes), inputs), more=(last,)
+    )
 
 
 _RMS_NORM = _Norm(
@@ -80,7 +80,9 @@ _LAYER_NORM = _Norm(
     ("weight", "bias"),
 )
 
-rms_norm_gradients = Operated("rms_norm_gradients", ("x", "grad", "weight"), partial(_gradients, _RMS_NORM))
-"""The gradients of x and of the weights; a further argument is eps."""
-layer_norm_gradients = Operated("layer_norm_gradients", ("x", "grad", "weight"), partial(_gradients, _LAYER_NORM))
-"""The gradients of x, of the weights, and of a bias of their dtype; a further argument is eps."""
+rms_norm_gradients = Operated("rms_norm_gradients", ("x", "grad", "weight", "scale"), partial(_gradients, _RMS_NORM))
+"""The gradients of x and of the weights."""
+layer_norm_gradients = Operated(
+    "layer_norm_gradients", ("x", "grad", "weight", "mean", "scale"), partial(_gradients, _LAYER_NORM)
+)
+"""The gradients of x, of the weights, and of a bias of their dtype."""

@@ -106,7 +106,7 @@ def rms_norm(
         return noted(rows.rms_norm.known(LIBRARY, layout, arrays, (eps,)), out)
     want_tensors(rows.rms_norm.arguments, arrays)
     want_writable(rows.rms_norm.arguments, arrays)
-    return given(rows.rms_norm.arguments, _RMS_NORM(x, weight, eps), out)
+    return given(rows.rms_norm.arguments, _RMS_NORM(x, weight, eps)[0], out)
 
 
 def _add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, out: Tensor | None) -> Any:
@@ -117,7 +117,7 @@ def _add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None, eps: float
         return noted(found, out), total
     want_tensors(rows.add_rms_norm.arguments, arrays)
     want_writable(rows.add_rms_norm.arguments, arrays)
-    found, total = _ADD_RMS_NORM(x, residual, weight, eps)
+    found, total, _ = _ADD_RMS_NORM(x, residual, weight, eps)
     return given(rows.add_rms_norm.arguments, found, out), total
 
 
@@ -133,53 +133,62 @@ def layer_norm(
         return noted(rows.layer_norm.known(LIBRARY, layout, arrays, (eps,)), out)
     want_tensors(rows.layer_norm.arguments, arrays)
     want_writable(rows.layer_norm.arguments, arrays)
-    return given(rows.layer_norm.arguments, _LAYER_NORM(x, weight, bias, eps), out)
+    return given(rows.layer_norm.arguments, _LAYER_NORM(x, weight, bias, eps)[0], out)
 
 
-def _save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, ctx.eps = inputs
-    ctx.save_for_backward(x, weight)
+def _save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, _ = inputs
+    _keep(ctx, x, weight, output[1])
 
 
-def _rms_norm_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    x, weight = ctx.saved_tensors
-    return (*_rms_norm_grads(x, weight, grad, ctx.eps, ctx.needs_input_grad[1]), None)
-
-
-def _rms_norm_grads(x: Tensor, weight: Tensor | None, grad: Tensor, eps: float, of_weight: bool) -> Any:
-    if of_weight:
-        return _RMS_NORM_GRADIENTS(x, grad, weight, eps)
-    grad_x, _ = _RMS_NORM_BACKWARD(x, grad, weight, eps)
-    return grad_x, None
-
-
-def _save_add_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    _, residual, weight, ctx.eps = inputs
-    ctx.residual = residual.dtype
+def _keep(ctx: Any, *tensors: Tensor | None) -> None:
+    """Save tensors for a backward pass, the last of which is the scale of each row: it has no gradient."""
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(output[1], weight)
+    ctx.save_for_backward(*tensors)
 
 
-def _add_rms_norm_backward(ctx: Any, grad: Tensor | None, grad_total: Tensor | None) -> tuple[Any, ...]:
-    total, weight = ctx.saved_tensors
+def _rms_norm_backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    if grad is None:
+        return None, None, None
+    x, weight, scale = ctx.saved_tensors
+    return (*_rms_norm_grads(x, weight, scale, grad, ctx.needs_input_grad[1]), None)
+
+
+def _rms_norm_grads(x: Tensor, weight: Tensor | None, scale: Tensor, grad: Tensor, of_weight: bool) -> Any:
+    if of_weight:
+        return _RMS_NORM_GRADIENTS(x, grad, weight, scale)
+    return _RMS_NORM_BACKWARD(x, grad, weight, scale), None
+
+
+def _save_add_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    _, residual, weight, _ = inputs
+    ctx.residual = residual.dtype
+    _keep(ctx, output[1], weight, output[2])
+
+
+def _add_rms_norm_backward(
+    ctx: Any, grad: Tensor | None, grad_total: Tensor | None, _: Tensor | None
+) -> tuple[Any, ...]:
+    total, weight, scale = ctx.saved_tensors
     of_sum, of_weight = grad_total, None
     if grad is not None:
-        of_norm, of_weight = _rms_norm_grads(total, weight, grad, ctx.eps, ctx.needs_input_grad[2])
+        of_norm, of_weight = _rms_norm_grads(total, weight, scale, grad, ctx.needs_input_grad[2])
         of_sum = of_norm if grad_total is None else of_norm + grad_total
     return of_sum, None if of_sum is None else of_sum.to(ctx.residual), of_weight, None
 
 
-def _save_layer_norm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, bias, ctx.eps = inputs
-    ctx.save_for_backward(x, weight, bias)
+def _save_layer_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, weight, bias, _ = inputs
+    _keep(ctx, x, weight, bias, *output[1:])
 
 
-def _layer_norm_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    x, weight, bias = ctx.saved_tensors
+def _layer_norm_backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Any, ...]:
+    if grad is None:
+        return None, None, None, None
+    x, weight, bias, mean, scale = ctx.saved_tensors
     if weight is None or not any(ctx.needs_input_grad[1:3]):
-        grad_x, _, _ = _LAYER_NORM_BACKWARD(x, grad, weight, ctx.eps)
-        return grad_x, None, None, None
-    grad_x, of_weight, of_bias = _LAYER_NORM_GRADIENTS(x, grad, weight, ctx.eps)
+        return _LAYER_NORM_BACKWARD(x, grad, weight, mean, scale), None, None, None
+    grad_x, of_weight, of_bias = _LAYER_NORM_GRADIENTS(x, grad, weight, mean, scale)
     return grad_x, of_weight, None if bias is None else of_bias.to(bias.dtype), None
 
 
@@ -191,9 +200,9 @@ def _row_numbers(x: Tensor, *others: Tensor | None) -> Tensor:
 
 _RMS_NORM = define(
     "rms_norm",
-    "(Tensor x, Tensor? weight, float eps) -> Tensor",
-    lambda x, weight, eps: rows.rms_norm(LIBRARY, (x, weight, None), eps),
-    lambda x, weight, eps: x.new_empty(x.shape),
+    "(Tensor x, Tensor? weight, float eps) -> (Tensor, Tensor)",
+    lambda x, weight, eps: rows.rms_norm(LIBRARY, (x, weight, None), eps, True),
+    lambda x, weight, eps: (x.new_empty(x.shape), _row_numbers(x, weight)),
     save=_save_rms_norm,
     backward=_rms_norm_backward,
     cast=to_float32,
@@ -201,9 +210,9 @@ _RMS_NORM = define(
 
 _ADD_RMS_NORM = define(
     "add_rms_norm",
-    "(Tensor x, Tensor residual, Tensor? weight, float eps) -> (Tensor, Tensor)",
-    lambda x, residual, weight, eps: rows.add_rms_norm(LIBRARY, (x, residual, weight, None), eps),
-    lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape)),
+    "(Tensor x, Tensor residual, Tensor? weight, float eps) -> (Tensor, Tensor, Tensor)",
+    lambda x, residual, weight, eps: rows.add_rms_norm(LIBRARY, (x, residual, weight, None), eps, True),
+    lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape), _row_numbers(x, residual, weight)),
     save=_save_add_rms_norm,
     backward=_add_rms_norm_backward,
     cast=to_float32,
@@ -211,23 +220,27 @@ _ADD_RMS_NORM = define(
 
 _RMS_NORM_BACKWARD = define(
     "rms_norm_backward",
-    "(Tensor x, Tensor grad, Tensor? weight, float eps) -> (Tensor, Tensor)",
-    lambda x, grad, weight, eps: rows.rms_norm_backward(LIBRARY, (x, grad, weight), eps),
-    lambda x, grad, weight, eps: (x.new_empty(x.shape), _row_numbers(x, grad, weight)),
+    "(Tensor x, Tensor grad, Tensor? weight, Tensor scale) -> Tensor",
+    lambda x, grad, weight, scale: rows.rms_norm_backward(LIBRARY, (x, grad, weight, scale)),
+    lambda x, grad, weight, scale: x.new_empty(x.shape),
 )
 
 _RMS_NORM_GRADIENTS = define(
     "rms_norm_gradients",
-    "(Tensor x, Tensor grad, Tensor weight, float eps) -> (Tensor, Tensor)",
-    lambda x, grad, weight, eps: norm_gradients.rms_norm_gradients(LIBRARY, (x, grad, weight), eps),
-    lambda x, grad, weight, eps: (x.new_empty(x.shape), weight.new_empty(weight.shape)),
+    "(Tensor x, Tensor grad, Tensor weight, Tensor scale) -> (Tensor, Tensor)",
+    lambda x, grad, weight, scale: norm_gradients.rms_norm_gradients(LIBRARY, (x, grad, weight, scale)),
+    lambda x, grad, weight, scale: (x.new_empty(x.shape), weight.new_empty(weight.shape)),
 )
 
 _LAYER_NORM = define(
     "layer_norm",
-    "(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor",
-    lambda x, weight, bias, eps: rows.layer_norm(LIBRARY, (x, weight, bias, None), eps),
-    lambda x, weight, bias, eps: x.new_empty(x.shape),
+    "(Tensor x, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)",
+    lambda x, weight, bias, eps: rows.layer_norm(LIBRARY, (x, weight, bias, None), eps, True),
+    lambda x, weight, bias, eps: (
+        x.new_empty(x.shape),
+        _row_numbers(x, weight, bias),
+        _row_numbers(x, weight, bias),
+    ),
     save=_save_layer_norm,
     backward=_layer_norm_backward,
     cast=to_float32,
@@ -235,20 +248,16 @@ _LAYER_NORM = define(
 
 _LAYER_NORM_BACKWARD = define(
     "layer_norm_backward",
-    "(Tensor x, Tensor grad, Tensor? weight, float eps) -> (Tensor, Tensor, Tensor)",
-    lambda x, grad, weight, eps: rows.layer_norm_backward(LIBRARY, (x, grad, weight), eps),
-    lambda x, grad, weight, eps: (
-        x.new_empty(x.shape),
-        _row_numbers(x, grad, weight),
-        _row_numbers(x, grad, weight),
-    ),
+    "(Tensor x, Tensor grad, Tensor? weight, Tensor mean, Tensor scale) -> Tensor",
+    lambda x, grad, weight, mean, scale: rows.layer_norm_backward(LIBRARY, (x, grad, weight, mean, scale)),
+    lambda x, grad, weight, mean, scale: x.new_empty(x.shape),
 )
 
 _LAYER_NORM_GRADIENTS = define(
     "layer_norm_gradients",
-    "(Tensor x, Tensor grad, Tensor weight, float eps) -> (Tensor, Tensor, Tensor)",
-    lambda x, grad, weight, eps: norm_gradients.layer_norm_gradients(LIBRARY, (x, grad, weight), eps),
-    lambda x, grad, weight, eps: (
+    "(Tensor x, Tensor grad, Tensor weight, Tensor mean, Tensor scale) -> (Tensor, Tensor, Tensor)",
+    lambda x, grad, weight, mean, scale: norm_gradients.layer_norm_gradients(LIBRARY, (x, grad, weight, mean, scale)),
+    lambda x, grad, weight, mean, scale: (
         x.new_empty(x.shape),
         weight.new_empty(weight.shape),
         weight.new_empty(weight.shape),
