@@ -19,7 +19,8 @@ from tilewave.kernels.attentions import AttentionAsked
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.attending import has_heads_inside
 from tilewave.ops.attending_backward import attention_backward as attend_backward
-from tilewave.torch.registry import define, to_autocast_dtype
+from tilewave.torch.autocast import to_autocast_dtype
+from tilewave.torch.registry import define
 from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, free_layout, is_free, want_tensors
 

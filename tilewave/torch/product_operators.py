@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from tilewave.ir.types import DType
 from tilewave.ops import column_sums, linear_gradients, products
-from tilewave.torch.registry import define, to_autocast_dtype
+from tilewave.torch.autocast import to_autocast_dtype
+from tilewave.torch.registry import define
 from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import DTYPES_OF, LIBRARY, TORCH_DTYPES, free_layout, is_free, is_grad_enabled, want_tensors
 
@@ -116,6 +118,13 @@ def _fake_linear(
     return found, torch.empty_like(found) if keeps else found.new_empty((0,))
 
 
+def _cast_linear(device: str, args: Sequence[Any]) -> Sequence[Any]:
+    """Return a layer's arguments under autocast: a bias in f32 is added to sums in f32."""
+    x, weight, bias, activation, residual, keeps = args
+    x, weight, residual = to_autocast_dtype(device, (x, weight, residual))
+    return x, weight, bias, activation, residual, keeps
+
+
 def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, weight, bias, ctx.activation, residual, ctx.keeps = inputs
     ctx.residual = None if residual is None else (residual.shape, residual.dtype)
@@ -197,7 +206,7 @@ _LINEAR = define(
     _fake_linear,
     save=_save_linear,
     backward=_linear_backward,
-    cast=to_autocast_dtype,
+    cast=_cast_linear,
     directly=_linear_directly,
 )
 

@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 
+from tilewave.torch.autocast import AUTOCAST, Cast, is_cast
 from tilewave.torch.tensors import asks_gradient, free_layout, is_autocast, is_unwatched
 
 NAMESPACE = "tilewave"
-AUTOCAST = {"cpu": "CPU", "cuda": "CUDA"}
 Run = Callable[..., Any]
-Cast = Callable[[str, Sequence[Any]], Sequence[Any]]
-"""From a device kind and the arguments of a call under autocast to the operator's arguments."""
 
 DEFINED: set[str] = set()
 """The names of all operators so far."""
@@ -40,8 +38,7 @@ class Operator:
     def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments that the dispatcher would pass on under autocast."""
         device = next(x.device.type for x in args if isinstance(x, torch.Tensor))
-        is_cast = self.cast is not None and device in AUTOCAST and torch.is_autocast_enabled(device)
-        return tuple(self.cast(device, args)) if self.cast is not None and is_cast else args
+        return tuple(self.cast(device, args)) if self.cast is not None and is_cast(device) else args
 
 
 def define(
@@ -106,20 +103,3 @@ def _casting(operator: Any, cast: Any, device: str, key: str) -> Run:
             return operator(*cast(device, args))
 
     return under_autocast
-
-
-def to_autocast_dtype(device: str, args: Sequence[Any]) -> Sequence[Any]:
-    """Cast floats to autocast's dtype, in which products are faster."""
-    return _cast(args, torch.get_autocast_dtype(device))
-
-
-def to_float32(device: str, args: Sequence[Any]) -> Sequence[Any]:
-    """Cast floats to f32, whose precision sums and exponentials need."""
-    return _cast(args, torch.float32)
-
-
-def _cast(args: Sequence[Any], dtype: torch.dtype) -> list[Any]:
-    return [
-        x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != torch.float64 else x
-        for x in args
-    ]

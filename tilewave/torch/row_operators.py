@@ -12,7 +12,8 @@ from tilewave.kernels.numbers import checked_axis
 from tilewave.ops import norm_gradients, rows
 from tilewave.ops.plans import Operated
 from tilewave.ops.results import want_shape
-from tilewave.torch.registry import Operator, define, to_float32
+from tilewave.torch.autocast import rows_to_float32
+from tilewave.torch.registry import Operator, define
 from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, free_layout, is_free, want_tensors
 
@@ -55,7 +56,7 @@ _SOFTMAX = define(
     lambda x: x.new_empty(x.shape),
     save=lambda ctx, inputs, output: ctx.save_for_backward(output),
     backward=_softmax_backward,
-    cast=to_float32,
+    cast=rows_to_float32,
 )
 
 _SOFTMAX_BACKWARD = define(
@@ -85,7 +86,7 @@ _CUMSUM = define(
     lambda x: x.new_empty(x.shape, dtype=x.dtype if x.is_floating_point() else torch.int64),
     save=lambda ctx, inputs, output: None,
     backward=_cumsum_backward,
-    cast=to_float32,
+    cast=rows_to_float32,
 )
 
 
@@ -196,7 +197,7 @@ _RMS_NORM = define(
     lambda x, weight, eps: x.new_empty(x.shape),
     save=_save_rms_norm,
     backward=_rms_norm_backward,
-    cast=to_float32,
+    cast=rows_to_float32,
 )
 
 _ADD_RMS_NORM = define(
@@ -206,7 +207,7 @@ _ADD_RMS_NORM = define(
     lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape)),
     save=_save_add_rms_norm,
     backward=_add_rms_norm_backward,
-    cast=to_float32,
+    cast=rows_to_float32,
 )
 
 _RMS_NORM_BACKWARD = define(
@@ -230,7 +231,7 @@ _LAYER_NORM = define(
     lambda x, weight, bias, eps: x.new_empty(x.shape),
     save=_save_layer_norm,
     backward=_layer_norm_backward,
-    cast=to_float32,
+    cast=rows_to_float32,
 )
 
 _LAYER_NORM_BACKWARD = define(
