@@ -37,12 +37,15 @@ def attention(
     out: Tensor | None = None,
 ) -> Tensor:
     arrays = (q, k, v, bias, out)
-    if is_free() and (layout := free_layout(arrays)) is not None:
-        asked = AttentionAsked(causal, window, scale, soft_cap)
-        return noted(attend.known(LIBRARY, layout, arrays, (asked, False)), out)
+    said = causal, window, scale, soft_cap
+    if is_free():
+        if (layout := free_layout(arrays)) is not None:
+            return noted(attend.known(LIBRARY, layout, arrays, (AttentionAsked(*said), False)), out)
+        if (recorded := _ATTENTION.recorded(arrays, (q, k, v, bias, *said))) is not None:
+            return recorded[0]
     want_tensors(attend.arguments, arrays)
     want_writable(attend.arguments, arrays)
-    found, _ = _ATTENTION(q, k, v, bias, causal, window, scale, soft_cap)
+    found, _ = _ATTENTION(q, k, v, bias, *said)
     return given(attend.arguments, found, out)
 
 

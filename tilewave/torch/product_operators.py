@@ -13,7 +13,17 @@ from tilewave.ops import column_sums, linear_gradients, products
 from tilewave.torch.autocast import to_autocast_dtype
 from tilewave.torch.registry import define
 from tilewave.torch.results import given, noted, want_writable
-from tilewave.torch.tensors import DTYPES_OF, LIBRARY, TORCH_DTYPES, free_layout, is_free, is_grad_enabled, want_tensors
+from tilewave.torch.tensors import (
+    DTYPES_OF,
+    LIBRARY,
+    TORCH_DTYPES,
+    free_layout,
+    is_autocast,
+    is_free,
+    is_grad_enabled,
+    is_unwatched,
+    want_tensors,
+)
 
 # matmul -------------------------------------------------------------------------------------------------------------
 
@@ -84,13 +94,18 @@ def linear(
     residual: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    arrays = (x, weight, bias, residual, out)
-    if is_free():
-        said = activation, False, LIBRARY.digits()
+    if is_unwatched() and (out is None or not is_autocast()):
+        if is_autocast():
+            x, weight, bias, _, residual, _ = _LINEAR.cast_here((x, weight, bias, activation, residual, False))
+        arrays, said = (x, weight, bias, residual, out), (activation, False, LIBRARY.digits())
         if (found := products.linear.replay(arrays, said, is_grad_enabled())) is not None:
             return found
         if (layout := free_layout(arrays)) is not None:
             return noted(products.linear.known(LIBRARY, layout, arrays, said), out)
+        args = (x, weight, bias, activation, residual, activation is not None)
+        if (recorded := _LINEAR.recorded(arrays, args)) is not None:
+            return recorded[0]
+    arrays = (x, weight, bias, residual, out)
     want_tensors(products.linear.arguments, arrays)
     want_writable(products.linear.arguments, arrays)
     inputs = [t for t in (x, weight, bias, residual) if t is not None]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tilewave.torch.autocast import AUTOCAST, Cast, is_cast
-from tilewave.torch.tensors import asks_gradient, free_layout, is_autocast, is_unwatched
+from tilewave.torch.tensors import are_plain, free_layout, is_autocast, is_grad_enabled, is_unwatched
 
 NAMESPACE = "tilewave"
 Run = Callable[..., Any]
@@ -27,15 +27,24 @@ class Operator:
 
     def __call__(self, *args: Any) -> Any:
         if is_unwatched():
-            args = self._cast(args) if is_autocast() else args
+            args = self.cast_here(args) if is_autocast() else args
             tensors = tuple([x for x in args if isinstance(x, torch.Tensor)])
             if free_layout(tensors) is not None:
                 return self.run(*args)
-            if self.differentiated is not None and asks_gradient(tensors):
+            if self.differentiated is not None and is_grad_enabled() and are_plain(tensors):
                 return self.differentiated(*args)
         return self.registered(*args)
 
-    def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def recorded(self, arrays: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+        """Return the results of a call that autograd records and nothing else in torch observes; None for other calls.
+
+        `arrays` are those among the arguments, which `free_layout` has refused, and `out`.
+        """
+        if arrays[-1] is None and is_grad_enabled() and are_plain(arrays):
+            return self.differentiated(*args)
+        return None
+
+    def cast_here(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments that the dispatcher would pass on under autocast."""
         device = next(x.device.type for x in args if isinstance(x, torch.Tensor))
         return tuple(self.cast(device, args)) if self.cast is not None and is_cast(device) else args

@@ -103,8 +103,11 @@ def rms_norm(
     if residual is not None:
         return _add_rms_norm(x, residual, weight, eps, out)
     arrays = (x, weight, out)
-    if is_free() and (layout := free_layout(arrays)) is not None:
-        return noted(rows.rms_norm.known(LIBRARY, layout, arrays, (eps,)), out)
+    if is_free():
+        if (layout := free_layout(arrays)) is not None:
+            return noted(rows.rms_norm.known(LIBRARY, layout, arrays, (eps,)), out)
+        if (found := _RMS_NORM.recorded(arrays, (x, weight, eps))) is not None:
+            return found
     want_tensors(rows.rms_norm.arguments, arrays)
     want_writable(rows.rms_norm.arguments, arrays)
     return given(rows.rms_norm.arguments, _RMS_NORM(x, weight, eps), out)
@@ -130,8 +133,11 @@ def layer_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     arrays = (x, weight, bias, out)
-    if is_free() and (layout := free_layout(arrays)) is not None:
-        return noted(rows.layer_norm.known(LIBRARY, layout, arrays, (eps,)), out)
+    if is_free():
+        if (layout := free_layout(arrays)) is not None:
+            return noted(rows.layer_norm.known(LIBRARY, layout, arrays, (eps,)), out)
+        if (found := _LAYER_NORM.recorded(arrays, (x, weight, bias, eps))) is not None:
+            return found
     want_tensors(rows.layer_norm.arguments, arrays)
     want_writable(rows.layer_norm.arguments, arrays)
     return given(rows.layer_norm.arguments, _LAYER_NORM(x, weight, bias, eps), out)
