@@ -206,3 +206,56 @@ def test_a_profiler_sees_the_kernels_by_their_names(torch, numbers):
         torch.cuda.synchronize()
     names = {event.key for event in profile.key_averages()}
     assert "linear_bias_gelu" in names and "tilewave::linear" in names
+
+
+def layers_and_their_report(torch):
+    model = torch.nn.Sequential(torch.nn.Linear(72, 136), torch.nn.GELU(), torch.nn.Linear(136, 72)).cuda()
+    return model, str(tilewave.torch.patch(model))
+
+
+def trained(torch, model, x, grad, *, is_cast=True):
+    """Return a model's output and the gradients of its parameters."""
+    model.zero_grad()
+    with torch.autocast("cuda", torch.bfloat16, enabled=is_cast):
+        y = model(x)
+    y.backward(grad.to(y.dtype))
+    return [y.detach(), *[p.grad for p in model.parameters()]]
+
+
+def test_patched_layers_in_f32_are_ours_under_autocast(torch, numbers):
+    model, report = layers_and_their_report(torch)
+    assert report.count("under autocast; otherwise torch's") == 2
+    x, grad = numbers(3, 33, 72, dtype="float32"), numbers(3, 33, 72, dtype="bfloat16")
+    found, plain = trained(torch, model, x, grad), trained(torch, model, x, grad, is_cast=False)
+    with torch.autocast("cuda", torch.bfloat16), torch.profiler.profile(acc_events=True) as profile:
+        model(x)
+    assert "tilewave::linear" in {event.key for event in profile.key_averages()}
+    tilewave.torch.unpatch(model)
+    wide = trained(torch, model.double(), x.double(), grad.double(), is_cast=False)
+    for one, in_f32, want in zip(found, plain, wide, strict=True):
+        bound = want.abs().max()
+        assert (one.double() - want).abs().max() <= 2**-5 * bound
+        assert (in_f32.double() - want).abs().max() <= 2**-12 * bound
+    assert found[0].dtype == torch.bfloat16 and all(grad.dtype == torch.float32 for grad in found[1:])
+
+
+def test_a_graph_casts_the_parameters_that_it_finds_when_it_is_replayed(torch, numbers):
+    model, _ = layers_and_their_report(torch)
+    x, grad = numbers(64, 72, dtype="float32"), numbers(64, 72, dtype="bfloat16")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        trained(torch, model, x, grad)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        recorded = trained(torch, model, x, grad)
+    for _ in range(2):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(-1.5)
+        graph.replay()
+        torch.cuda.synchronize()
+        found = [t.clone() for t in recorded]
+        for one, want in zip(found, trained(torch, model, x, grad), strict=True):
+            assert torch.equal(one, want)

@@ -8,6 +8,7 @@ from tilewave.errors import CallError
 
 torch = pytest.importorskip("torch", reason="these operators are torch's; it is not installed")
 testing = pytest.importorskip("torch._dynamo.testing")
+rows_to_float32 = pytest.importorskip("tilewave.torch.autocast").rows_to_float32
 F, gradcheck, opcheck = torch.nn.functional, torch.autograd.gradcheck, torch.library.opcheck
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by opcheck
 
@@ -297,11 +298,14 @@ def test_meta_and_fake_tensors_have_shapes_alone():
         assert ops.softmax(torch.empty(4, 5)).shape == (4, 5)
 
 
-def test_autocast_takes_products_in_its_dtype_and_rows_in_f32():
+def test_autocast_takes_products_in_its_dtype_and_rows_in_theirs_as_torch_does_on_cpus():
     x, weight = floats(4, 5), floats(6, 5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert ops.matmul(x, weight.T).dtype == ops.linear(x, weight).dtype == torch.bfloat16
-        assert ops.softmax(x.bfloat16()).dtype == ops.layer_norm(x.bfloat16()).dtype == torch.float32
+        for dtype in (torch.float32, torch.bfloat16):
+            assert F.softmax(x.to(dtype), -1).dtype == F.layer_norm(x.to(dtype), (5,)).dtype == dtype
+            assert ops.softmax(x.to(dtype)).dtype == ops.layer_norm(x.to(dtype)).dtype == dtype
+    assert rows_to_float32("cuda", (x.bfloat16(), None, 1e-5))[0].dtype == torch.float32
     same(ops.matmul(x, weight.T), x @ weight.T)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import accumulate
@@ -100,7 +101,8 @@ class Opening:
 def _jit() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.create_lljit_compiler()
+    # The other linker maps code and constants apart, and aborts the process where 2 GiB or more are between them.
+    return llvm.create_lljit_compiler(use_jit_link=os.name == "posix")
 
 
 _SCRATCH = Scratch()

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from tilewave.ops.arrays import constant_for_compilers
 from tilewave.torch.attention_operators import attention
+from tilewave.torch.autocast import product_dtype
 from tilewave.torch.layers import runs_on
 from tilewave.torch.tensors import device_name
 
@@ -71,14 +72,22 @@ def scaled_dot_product_attention(
 def _is_ours(q: Tensor, k: Tensor, v: Tensor, dropped: float, causal: bool, grouped: bool) -> bool:
     """Return whether tilewave's attention serves a call; causal masks are torch's only for equally many q and k."""
     same_axes = q.dim() == k.dim() == v.dim() and q.dim() >= 2
-    if dropped or not same_axes or not q.dtype == k.dtype == v.dtype or (causal and q.shape[-2] != k.shape[-2]):
+    dtype, *others = map(product_dtype, (q, k, v))
+    if dropped or not same_axes or others != [dtype] * 2 or (causal and q.shape[-2] != k.shape[-2]):
         return False
     heads = grouped or q.dim() < 3 or q.shape[-3] == k.shape[-3]
     same = q.shape[:-3] == k.shape[:-3] == v.shape[:-3]
-    return bool(heads and same and takes(device_name(q.device), q.dtype))
+    return bool(heads and same and takes(device_name(q.device), dtype))
 
 
 @constant_for_compilers
 def takes(device: str, dtype: torch.dtype) -> bool:
     """Return whether there is a kernel for a dtype on a device: GPUs take 16-bit floats, the CPU all dtypes."""
     return runs_on(device) and (dtype in HALVES or device in ("cpu", "meta"))
+
+
+def where_ours(model: nn.Module) -> str:
+    """Return for which calls of a model on its device tilewave's attention is taken."""
+    weight = next(model.parameters(), None)
+    always = weight is None or takes(device_name(weight.device), torch.float32)
+    return "where nothing is dropped" if always else "in 16-bit floats, where nothing is dropped"

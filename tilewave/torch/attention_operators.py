@@ -19,7 +19,8 @@ from tilewave.kernels.attentions import AttentionAsked
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.attending import has_heads_inside
 from tilewave.ops.attending_backward import attention_backward as attend_backward
-from tilewave.torch.registry import define, to_autocast_dtype
+from tilewave.torch.autocast import to_autocast_dtype
+from tilewave.torch.registry import define
 from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, free_layout, is_free, want_tensors
 
@@ -36,12 +37,15 @@ def attention(
     out: Tensor | None = None,
 ) -> Tensor:
     arrays = (q, k, v, bias, out)
-    if is_free() and (layout := free_layout(arrays)) is not None:
-        asked = AttentionAsked(causal, window, scale, soft_cap)
-        return noted(attend.known(LIBRARY, layout, arrays, (asked, False)), out)
+    said = causal, window, scale, soft_cap
+    if is_free():
+        if (layout := free_layout(arrays)) is not None:
+            return noted(attend.known(LIBRARY, layout, arrays, (AttentionAsked(*said), False)), out)
+        if (recorded := _ATTENTION.recorded(arrays, (q, k, v, bias, *said))) is not None:
+            return recorded[0]
     want_tensors(attend.arguments, arrays)
     want_writable(attend.arguments, arrays)
-    found, _ = _ATTENTION(q, k, v, bias, causal, window, scale, soft_cap)
+    found, _ = _ATTENTION(q, k, v, bias, *said)
     return given(attend.arguments, found, out)
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from tilewave.kernels.selections import Routing
 from tilewave.ops import expert_gradients, experts, sorts
+from tilewave.torch.autocast import to_autocast_dtype
 from tilewave.torch.grouped_operators import grouped_mm
-from tilewave.torch.registry import define, to_autocast_dtype
+from tilewave.torch.registry import define
 from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, free_layout, is_free, want_tensors
 

@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from tilewave.ops import grouped
-from tilewave.torch.registry import define, to_autocast_dtype
+from tilewave.torch.autocast import to_autocast_dtype
+from tilewave.torch.registry import define
 from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, free_layout, is_free, want_tensors
 

@@ -15,7 +15,8 @@ from tilewave.ir.types import DType
 from tilewave.lang.reductions import SUMMED_IN
 from tilewave.ops import indexed, losses
 from tilewave.ops.indexed import axis_of
-from tilewave.torch.registry import define, to_float32
+from tilewave.torch.autocast import to_float32
+from tilewave.torch.registry import define
 from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, TORCH_DTYPES, free_layout, is_free, want_tensors
 

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from tilewave.errors import SlowCodeWarning, TargetError, levels_to_author
 from tilewave.ops.arrays import constant_for_compilers, target_of
+from tilewave.ops.digits import Digits, instruction_for
+from tilewave.torch.autocast import product_dtype
 from tilewave.torch.operators import layer_norm, linear, rms_norm, softmax
-from tilewave.torch.tensors import device_name, has_function_modes, is_compiling, is_unwatched
+from tilewave.torch.tensors import DTYPES_OF, LIBRARY, device_name, has_function_modes, is_compiling, is_unwatched
 
 ACTIVATIONS = {nn.GELU: "gelu", nn.SiLU: "silu", nn.ReLU: "relu"}
 
@@ -49,7 +51,7 @@ class OurLinear(nn.Linear):  # type: ignore[misc]
 
     @unobserved
     def forward(self, x: Tensor) -> Tensor:
-        if runs_on(device_name(x.device)):
+        if is_multiplied(x):
             return linear(x, self.weight, self.bias, self.activation)
         found = super().forward(x)
         return found if self.activation is None else THEIRS[self.activation](found)
@@ -79,9 +81,15 @@ class OurRmsNorm(nn.RMSNorm):  # type: ignore[misc]
         if not runs_on(device_name(x.device)):
             return super().forward(x)
         weight = None if self.weight is None else self.weight.flatten()
-        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        eps = default_eps(x.dtype) if self.eps is None else self.eps
         found: Tensor = rms_norm(_rows(x, len(self.normalized_shape)), weight, eps).reshape(x.shape)
         return found
+
+
+@constant_for_compilers
+def default_eps(dtype: torch.dtype) -> float:
+    """Return what torch adds to an RMS norm's mean square by default: the eps of the dtype that it computes in."""
+    return float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
 
 
 def _rows(x: Tensor, axes: int) -> Tensor:
@@ -108,6 +116,28 @@ class Passed(nn.Module):  # type: ignore[misc]
 
 OURS = {nn.Linear: OurLinear, nn.LayerNorm: OurLayerNorm, nn.RMSNorm: OurRmsNorm, nn.Softmax: OurSoftmax}
 THEIRS_OF = {ours: theirs for theirs, ours in OURS.items()}
+
+
+def is_multiplied(x: Tensor) -> bool:
+    """Return whether tilewave has products in the dtype that a linear layer computes in for an input."""
+    return _has_products(device_name(x.device), product_dtype(x))
+
+
+@constant_for_compilers
+def _has_products(device: str, dtype: torch.dtype) -> bool:
+    return runs_on(device) and not why_no_products(device, dtype, LIBRARY.digits())
+
+
+@cache
+def why_no_products(device: str, dtype: torch.dtype, digits: Digits) -> str:
+    """Return why no product of a dtype runs on a device that tilewave has code for; empty where one does."""
+    if device == "meta" or dtype not in DTYPES_OF:
+        return ""  # `linear` refuses other dtypes
+    try:
+        instruction_for(target_of("a linear layer", device), DTYPES_OF[dtype], digits)
+    except TargetError as error:
+        return error.what
+    return ""
 
 
 @constant_for_compilers

@@ -13,11 +13,10 @@ from torch import nn
 
 from tilewave.errors import CallError, TilewaveError, here
 from tilewave.ops.arrays import target_of
-from tilewave.ops.digits import instruction_for
 from tilewave.records import dataclass
 from tilewave.torch.attention_calls import NAME as ATTENTION
-from tilewave.torch.attention_calls import WithOurAttention, calls_attention
-from tilewave.torch.layers import OURS, THEIRS_OF, OurLinear, Passed, activation_of
+from tilewave.torch.attention_calls import WithOurAttention, calls_attention, where_ours
+from tilewave.torch.layers import OURS, THEIRS_OF, OurLinear, Passed, activation_of, is_multiplied, why_no_products
 from tilewave.torch.tensors import LIBRARY, device_name
 
 ROUNDS, BURST = 5, 10
@@ -60,8 +59,9 @@ class PatchReport:
 def patch(model: nn.Module, *inputs: Any, **named: Any) -> PatchReport:
     """Run a model's linear layers, norms, softmaxes and attention as tilewave kernels; its parameters do not change.
 
-    Modules whose `forward` names `scaled_dot_product_attention` call tilewave's instead. With inputs for the model,
-    each other layer is timed as they use it, and is left to torch where that is faster.
+    Modules whose `forward` names `scaled_dot_product_attention` call tilewave's instead. A call whose dtype has no
+    kernel, such as f32 products on Hopper, runs torch's layer; under autocast the dtype is autocast's. With inputs for
+    the model, each other layer is timed as they use it, and is left to torch where that is faster.
     """
     _want_model("patch", model)
     found = {name: _considered(name, module) for name, module in _layers(model)}
@@ -71,13 +71,11 @@ def patch(model: nn.Module, *inputs: Any, **named: Any) -> PatchReport:
     for name, module in model.named_modules():
         if calls_attention(module):
             module.forward = WithOurAttention(module)
-            found[f"{name}.{ATTENTION}" if name else ATTENTION] = Layer(
-                name, ATTENTION, True, "where nothing is dropped"
-            )
+            found[f"{name}.{ATTENTION}" if name else ATTENTION] = Layer(name, ATTENTION, True, where_ours(model))
     for name, linear, activation in _pairs(model):
         if name in found and found[name].is_ours:
             linear.activation = activation
-            found[name] = replace(found[name], why=f"with the {activation} after it")
+            found[name] = replace(found[name], why=_joined(f"with the {activation} after it", found[name].why))
     if inputs or named:
         found |= _measured(model, inputs, named, found)
     return PatchReport(tuple(found.values()))
@@ -94,6 +92,10 @@ def unpatch(model: nn.Module) -> None:
         for name, child in list(parent.named_children()):
             if isinstance(child, Passed):
                 setattr(parent, name, child.activation)
+
+
+def _joined(*reasons: str) -> str:
+    return ", ".join(filter(None, reasons))
 
 
 def _want_model(caller: str, model: object) -> None:
@@ -127,16 +129,19 @@ def _considered(name: str, module: nn.Module) -> Layer:
     if weight is None:
         return Layer(name, kind, True, "")
     try:
-        dtype, target = LIBRARY.dtype(kind, "weight", weight), _target(weight)
-        if isinstance(module, nn.Linear) and target:
-            instruction_for(target, dtype, LIBRARY.digits())
+        LIBRARY.dtype(kind, "weight", weight)
+        device = device_name(weight.device)
+        if not weight.is_meta:
+            target_of("a layer", device)
     except TilewaveError as error:
         return Layer(name, kind, False, error.what)
-    return Layer(name, kind, True, "")
+    return Layer(name, kind, True, _only_under_autocast(device, weight) if isinstance(module, nn.Linear) else "")
 
 
-def _target(weight: Any) -> str:
-    return "" if weight.is_meta else target_of("a layer", device_name(weight.device))
+def _only_under_autocast(device: str, weight: Any) -> str:
+    """Return what to say of a linear layer whose own dtype has no products; empty where it has."""
+    missing = why_no_products(device, weight.dtype, LIBRARY.digits())
+    return missing and f"under autocast; otherwise torch's, since {missing}"
 
 
 def _pairs(model: nn.Module) -> Iterator[tuple[str, OurLinear, str]]:
@@ -189,10 +194,12 @@ def _measured(
 
 
 def _judged(layer: Layer, module: nn.Module, args: tuple[Any, ...]) -> Layer:
+    if isinstance(module, OurLinear) and not is_multiplied(args[0]):
+        return replace(layer, why=_joined(layer.why, "and not timed, since these inputs are not under autocast"))
     fused = getattr(module, "activation", None)
     ours, theirs = _in_turns(module, THEIRS_OF[type(module)], args)
     times = f"{ours:.0f} µs compared with torch's {theirs:.0f}"
-    why = f"{layer.why}, {times}" if layer.why else times
+    why = _joined(layer.why, times)
     if ours <= theirs or fused:  # without the fusion torch would need another pass for the activation
         return replace(layer, why=why)
     _turn_back(module)

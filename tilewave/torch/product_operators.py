@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,9 +10,20 @@ from torch import Tensor
 
 from tilewave.ir.types import DType
 from tilewave.ops import column_sums, linear_gradients, products
-from tilewave.torch.registry import define, to_autocast_dtype
+from tilewave.torch.autocast import to_autocast_dtype
+from tilewave.torch.registry import define
 from tilewave.torch.results import given, noted, want_writable
-from tilewave.torch.tensors import DTYPES_OF, LIBRARY, TORCH_DTYPES, free_layout, is_free, is_grad_enabled, want_tensors
+from tilewave.torch.tensors import (
+    DTYPES_OF,
+    LIBRARY,
+    TORCH_DTYPES,
+    free_layout,
+    is_autocast,
+    is_free,
+    is_grad_enabled,
+    is_unwatched,
+    want_tensors,
+)
 
 # matmul -------------------------------------------------------------------------------------------------------------
 
@@ -82,13 +94,18 @@ def linear(
     residual: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    arrays = (x, weight, bias, residual, out)
-    if is_free():
-        said = activation, False, LIBRARY.digits()
+    if is_unwatched() and (out is None or not is_autocast()):
+        if is_autocast():
+            x, weight, bias, _, residual, _ = _LINEAR.cast_here((x, weight, bias, activation, residual, False))
+        arrays, said = (x, weight, bias, residual, out), (activation, False, LIBRARY.digits())
         if (found := products.linear.replay(arrays, said, is_grad_enabled())) is not None:
             return found
         if (layout := free_layout(arrays)) is not None:
             return noted(products.linear.known(LIBRARY, layout, arrays, said), out)
+        args = (x, weight, bias, activation, residual, activation is not None)
+        if (recorded := _LINEAR.recorded(arrays, args)) is not None:
+            return recorded[0]
+    arrays = (x, weight, bias, residual, out)
     want_tensors(products.linear.arguments, arrays)
     want_writable(products.linear.arguments, arrays)
     inputs = [t for t in (x, weight, bias, residual) if t is not None]
@@ -114,6 +131,13 @@ def _fake_linear(
 ) -> tuple[Tensor, Tensor]:
     found = x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=_result_dtype(x.dtype))
     return found, torch.empty_like(found) if keeps else found.new_empty((0,))
+
+
+def _cast_linear(device: str, args: Sequence[Any]) -> Sequence[Any]:
+    """Return a layer's arguments under autocast: a bias in f32 is added to sums in f32."""
+    x, weight, bias, activation, residual, keeps = args
+    x, weight, residual = to_autocast_dtype(device, (x, weight, residual))
+    return x, weight, bias, activation, residual, keeps
 
 
 def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -197,7 +221,7 @@ _LINEAR = define(
     _fake_linear,
     save=_save_linear,
     backward=_linear_backward,
-    cast=to_autocast_dtype,
+    cast=_cast_linear,
     directly=_linear_directly,
 )
 

@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 
-from tilewave.torch.tensors import asks_gradient, free_layout, is_autocast, is_unwatched
+from tilewave.torch.autocast import AUTOCAST, Cast, is_cast
+from tilewave.torch.tensors import are_plain, free_layout, is_autocast, is_grad_enabled, is_unwatched
 
 NAMESPACE = "tilewave"
-AUTOCAST = {"cpu": "CPU", "cuda": "CUDA"}
 Run = Callable[..., Any]
-Cast = Callable[[str, Sequence[Any]], Sequence[Any]]
-"""From a device kind and the arguments of a call under autocast to the operator's arguments."""
 
 DEFINED: set[str] = set()
 """The names of all operators so far."""
@@ -29,19 +27,27 @@ class Operator:
 
     def __call__(self, *args: Any) -> Any:
         if is_unwatched():
-            args = self._cast(args) if is_autocast() else args
+            args = self.cast_here(args) if is_autocast() else args
             tensors = tuple([x for x in args if isinstance(x, torch.Tensor)])
             if free_layout(tensors) is not None:
                 return self.run(*args)
-            if self.differentiated is not None and asks_gradient(tensors):
+            if self.differentiated is not None and is_grad_enabled() and are_plain(tensors):
                 return self.differentiated(*args)
         return self.registered(*args)
 
-    def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def recorded(self, arrays: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+        """Return the results of a call that autograd records and nothing else in torch observes; None for other calls.
+
+        `arrays` are those among the arguments, which `free_layout` has refused, and `out`.
+        """
+        if arrays[-1] is None and is_grad_enabled() and are_plain(arrays):
+            return self.differentiated(*args)
+        return None
+
+    def cast_here(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments that the dispatcher would pass on under autocast."""
         device = next(x.device.type for x in args if isinstance(x, torch.Tensor))
-        is_cast = self.cast is not None and device in AUTOCAST and torch.is_autocast_enabled(device)
-        return tuple(self.cast(device, args)) if self.cast is not None and is_cast else args
+        return tuple(self.cast(device, args)) if self.cast is not None and is_cast(device) else args
 
 
 def define(
@@ -106,20 +112,3 @@ def _casting(operator: Any, cast: Any, device: str, key: str) -> Run:
             return operator(*cast(device, args))
 
     return under_autocast
-
-
-def to_autocast_dtype(device: str, args: Sequence[Any]) -> Sequence[Any]:
-    """Cast floats to autocast's dtype, in which products are faster."""
-    return _cast(args, torch.get_autocast_dtype(device))
-
-
-def to_float32(device: str, args: Sequence[Any]) -> Sequence[Any]:
-    """Cast floats to f32, whose precision sums and exponentials need."""
-    return _cast(args, torch.float32)
-
-
-def _cast(args: Sequence[Any], dtype: torch.dtype) -> list[Any]:
-    return [
-        x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != torch.float64 else x
-        for x in args
-    ]

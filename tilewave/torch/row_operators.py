@@ -12,7 +12,8 @@ from tilewave.kernels.numbers import checked_axis
 from tilewave.ops import norm_gradients, rows
 from tilewave.ops.plans import Operated
 from tilewave.ops.results import want_shape
-from tilewave.torch.registry import Operator, define, to_float32
+from tilewave.torch.autocast import rows_to_float32
+from tilewave.torch.registry import Operator, define
 from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, free_layout, is_free, want_tensors
 
@@ -55,7 +56,7 @@ _SOFTMAX = define(
     lambda x: x.new_empty(x.shape),
     save=lambda ctx, inputs, output: ctx.save_for_backward(output),
     backward=_softmax_backward,
-    cast=to_float32,
+    cast=rows_to_float32,
 )
 
 _SOFTMAX_BACKWARD = define(
@@ -85,7 +86,7 @@ _CUMSUM = define(
     lambda x: x.new_empty(x.shape, dtype=x.dtype if x.is_floating_point() else torch.int64),
     save=lambda ctx, inputs, output: None,
     backward=_cumsum_backward,
-    cast=to_float32,
+    cast=rows_to_float32,
 )
 
 
@@ -102,8 +103,11 @@ def rms_norm(
     if residual is not None:
         return _add_rms_norm(x, residual, weight, eps, out)
     arrays = (x, weight, out)
-    if is_free() and (layout := free_layout(arrays)) is not None:
-        return noted(rows.rms_norm.known(LIBRARY, layout, arrays, (eps,)), out)
+    if is_free():
+        if (layout := free_layout(arrays)) is not None:
+            return noted(rows.rms_norm.known(LIBRARY, layout, arrays, (eps,)), out)
+        if (found := _RMS_NORM.recorded(arrays, (x, weight, eps))) is not None:
+            return found
     want_tensors(rows.rms_norm.arguments, arrays)
     want_writable(rows.rms_norm.arguments, arrays)
     return given(rows.rms_norm.arguments, _RMS_NORM(x, weight, eps)[0], out)
@@ -129,8 +133,11 @@ def layer_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     arrays = (x, weight, bias, out)
-    if is_free() and (layout := free_layout(arrays)) is not None:
-        return noted(rows.layer_norm.known(LIBRARY, layout, arrays, (eps,)), out)
+    if is_free():
+        if (layout := free_layout(arrays)) is not None:
+            return noted(rows.layer_norm.known(LIBRARY, layout, arrays, (eps,)), out)
+        if (found := _LAYER_NORM.recorded(arrays, (x, weight, bias, eps))) is not None:
+            return found
     want_tensors(rows.layer_norm.arguments, arrays)
     want_writable(rows.layer_norm.arguments, arrays)
     return given(rows.layer_norm.arguments, _LAYER_NORM(x, weight, bias, eps)[0], out)
@@ -205,7 +212,7 @@ _RMS_NORM = define(
     lambda x, weight, eps: (x.new_empty(x.shape), _row_numbers(x, weight)),
     save=_save_rms_norm,
     backward=_rms_norm_backward,
-    cast=to_float32,
+    cast=rows_to_float32,
 )
 
 _ADD_RMS_NORM = define(
@@ -215,7 +222,7 @@ _ADD_RMS_NORM = define(
     lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape), _row_numbers(x, residual, weight)),
     save=_save_add_rms_norm,
     backward=_add_rms_norm_backward,
-    cast=to_float32,
+    cast=rows_to_float32,
 )
 
 _RMS_NORM_BACKWARD = define(
@@ -243,7 +250,7 @@ _LAYER_NORM = define(
     ),
     save=_save_layer_norm,
     backward=_layer_norm_backward,
-    cast=to_float32,
+    cast=rows_to_float32,
 )
 
 _LAYER_NORM_BACKWARD = define(

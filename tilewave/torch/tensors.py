@@ -158,14 +158,9 @@ def have_memory(tensors: Iterable[Tensor]) -> bool:
     return all(type(t) in _PLAIN and not t.is_meta and t.layout is torch.strided for t in tensors)
 
 
-def asks_gradient(tensors: tuple[Tensor, ...]) -> bool:
-    """Return whether autograd tracks a result of these tensors, which are all plain, with memory, and not negated."""
-    if not is_grad_enabled() or _layout()(tensors, False) is None:
-        return False
-    for t in tensors:  # noqa: SIM110  `any` of a generator takes three times as long
-        if t.requires_grad:
-            return True
-    return False
+def are_plain(tensors: tuple[Any, ...]) -> bool:
+    """Return whether tensors, some of which may be None, are of no derived class, have memory, and are not negated."""
+    return _layout()(tensors, False) is not None
 
 
 @cache
