@@ -107,7 +107,7 @@ def rms_norm(
         if (layout := free_layout(arrays)) is not None:
             return noted(rows.rms_norm.known(LIBRARY, layout, arrays, (eps,)), out)
         if (found := _RMS_NORM.recorded(arrays, (x, weight, eps))) is not None:
-            return found
+            return found[0]
     want_tensors(rows.rms_norm.arguments, arrays)
     want_writable(rows.rms_norm.arguments, arrays)
     return given(rows.rms_norm.arguments, _RMS_NORM(x, weight, eps)[0], out)
@@ -137,7 +137,7 @@ def layer_norm(
         if (layout := free_layout(arrays)) is not None:
             return noted(rows.layer_norm.known(LIBRARY, layout, arrays, (eps,)), out)
         if (found := _LAYER_NORM.recorded(arrays, (x, weight, bias, eps))) is not None:
-            return found
+            return found[0]
     want_tensors(rows.layer_norm.arguments, arrays)
     want_writable(rows.layer_norm.arguments, arrays)
     return given(rows.layer_norm.arguments, _LAYER_NORM(x, weight, bias, eps)[0], out)
