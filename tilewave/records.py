@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import Field, FrozenInstanceError
+from dataclasses import MISSING, Field, FrozenInstanceError
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,21 +37,45 @@ class _Init:
 
 
 def _compiled_init(of: type) -> Any:
-    """Return what the standard library makes for a class with these fields alone."""
+    """Return the `__init__` that the standard library would make for a class with these fields."""
     known: tuple[Field[Any], ...] = dataclasses.fields(of)
-    after: dict[str, Any] = {"__module__": of.__module__}  # `errors.here` skips frames of this package's modules
-    after |= {"__post_init__": of.__post_init__} if hasattr(of, "__post_init__") else {}
-    fields = [(f.name, f.type, _again(f)) for f in known]
-    twin = dataclasses.make_dataclass(of.__name__, fields, namespace=after, frozen=True, repr=False, eq=False)
-    init: Any = vars(twin)["__init__"]
+    given = [f for f in known if f.init]
+    named = [_parameter(f) for f in given if f.kw_only]
+    parameters = ["self", *(_parameter(f) for f in given if not f.kw_only), *(["*", *named] if named else [])]
+    body = [f"_set(self, {f.name!r}, {_value(f)})" for f in known if f.init or f.default_factory is not MISSING]
+    body += ["self.__post_init__()"] if hasattr(of, "__post_init__") else []
+    names: dict[str, Any] = {"__name__": of.__module__}  # `errors.here` skips frames of this package's modules
+    names |= {"_set": object.__setattr__, "_factory": _FACTORY}
+    for f in known:
+        names |= {f"_default_{f.name}": f.default, f"_made_{f.name}": f.default_factory}
+    exec(f"def __init__({', '.join(parameters)}):\n  " + "\n  ".join(body or ["pass"]), names)
+    init = names["__init__"]
     init.__qualname__ = f"{of.__qualname__}.__init__"
+    init.__annotations__ = {f.name: f.type for f in given} | {"return": None}
     return init
 
 
-def _again(f: Field[Any]) -> Any:
-    made: Any = dataclasses.field(default=f.default, init=f.init, kw_only=f.kw_only)
-    made.default_factory = f.default_factory
-    return made
+class _Factory:
+    """The default of a parameter whose field has a factory, in signatures the standard library's."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Factory()
+
+
+def _parameter(f: Field[Any]) -> str:
+    if f.default_factory is not MISSING:
+        return f"{f.name}=_factory"
+    return f.name if f.default is MISSING else f"{f.name}=_default_{f.name}"
+
+
+def _value(f: Field[Any]) -> str:
+    """Return the expression for the value of a field in `__init__`."""
+    if f.default_factory is MISSING:
+        return f.name
+    return f"_made_{f.name}() if {f.name} is _factory else {f.name}" if f.init else f"_made_{f.name}()"
 
 
 def _refuse_set(self: object, name: str, value: object) -> None:
@@ -101,7 +125,9 @@ def _own_fields(cls: type, kw_only: bool) -> dict[str, Field[Any]]:
     """Return the fields that a class itself declares; its attributes become their defaults."""
     declared = inspect.get_annotations(cls)
     given = {name: cls.__dict__[name] for name in declared if name in cls.__dict__}
-    shell = type(cls.__name__, (), {"__module__": cls.__module__, "__annotations__": declared, "__doc__": "", **given})
+    # A docstring, because the standard library computes a signature for a class that has none.
+    facts = {"__module__": cls.__module__, "__annotations__": declared, "__doc__": cls.__name__}
+    shell = type(cls.__name__, (), {**facts, **given})
     fields: dict[str, Field[Any]] = getattr(dataclasses.dataclass(kw_only=kw_only, **PLAIN)(shell), FIELDS)
     for name in given:
         if name in shell.__dict__:
