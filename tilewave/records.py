@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError
+from functools import cache
 from operator import attrgetter
 from reprlib import recursive_repr
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 C = TypeVar("C", bound=type)
@@ -37,45 +40,55 @@ class _Init:
 
 
 def _compiled_init(of: type) -> Any:
-    """Return the `__init__` that the standard library would make for a class with these fields."""
+    """Return what the standard library makes for a class with these fields alone."""
     known: tuple[Field[Any], ...] = dataclasses.fields(of)
-    given = [f for f in known if f.init]
-    named = [_parameter(f) for f in given if f.kw_only]
-    parameters = ["self", *(_parameter(f) for f in given if not f.kw_only), *(["*", *named] if named else [])]
-    body = [f"_set(self, {f.name!r}, {_value(f)})" for f in known if f.init or f.default_factory is not MISSING]
-    body += ["self.__post_init__()"] if hasattr(of, "__post_init__") else []
-    names: dict[str, Any] = {"__name__": of.__module__}  # `errors.here` skips frames of this package's modules
-    names |= {"_set": object.__setattr__, "_factory": _FACTORY}
-    for f in known:
-        names |= {f"_default_{f.name}": f.default, f"_made_{f.name}": f.default_factory}
-    exec(f"def __init__({', '.join(parameters)}):\n  " + "\n  ".join(body or ["pass"]), names)
-    init = names["__init__"]
+    after = getattr(of, "__post_init__", None)
+    if all(f.init and f.default_factory is MISSING for f in known):
+        init = _renamed(of, known, _template(sum(not f.kw_only for f in known), len(known), after is not None))
+    else:
+        methods = {"__post_init__": after} if after else {}
+        init = _made_by_library(of.__module__, [(f.name, f.type, _again(f)) for f in known], methods)
     init.__qualname__ = f"{of.__qualname__}.__init__"
-    init.__annotations__ = {f.name: f.type for f in given} | {"return": None}
     return init
 
 
-class _Factory:
-    """The default of a parameter whose field has a factory, in signatures the standard library's."""
+def _made_by_library(module: str, fields: Sequence[tuple[str, Any, Any]], methods: Mapping[str, Any]) -> Any:
+    """Return the `__init__` of a frozen class with these fields.
 
-    def __repr__(self) -> str:
-        return "<factory>"
-
-
-_FACTORY = _Factory()
-
-
-def _parameter(f: Field[Any]) -> str:
-    if f.default_factory is not MISSING:
-        return f"{f.name}=_factory"
-    return f.name if f.default is MISSING else f"{f.name}=_default_{f.name}"
+    The standard library would compute a signature for a class without a docstring.
+    """
+    known = {"__module__": module, "__doc__": "A twin.", **methods}  # `errors.here` skips frames of our modules
+    twin = dataclasses.make_dataclass("Twin", fields, namespace=known, frozen=True, repr=False, eq=False)
+    return vars(twin)["__init__"]
 
 
-def _value(f: Field[Any]) -> str:
-    """Return the expression for the value of a field in `__init__`."""
-    if f.default_factory is MISSING:
-        return f.name
-    return f"_made_{f.name}() if {f.name} is _factory else {f.name}" if f.init else f"_made_{f.name}()"
+@cache
+def _template(positional: int, count: int, after: bool) -> Any:
+    """Return the `__init__` of a class with `count` fields, the first of them positional, and others by name."""
+    fields = [(f"f{i}", "object", dataclasses.field(kw_only=i >= positional)) for i in range(count)]
+    return _made_by_library(__name__, fields, {"__post_init__": None} if after else {})
+
+
+def _renamed(of: type, fields: Fields, template: Any) -> Any:
+    """Return a template for the fields of a class: classes with as many fields share what Python compiled."""
+    ordered = [*(f for f in fields if not f.kw_only), *(f for f in fields if f.kw_only)]
+    names = {f"f{i}": f.name for i, f in enumerate(ordered)}
+    code = template.__code__
+    code = code.replace(
+        co_varnames=tuple([names.get(name, name) for name in code.co_varnames]),
+        co_consts=tuple([names.get(x, x) if isinstance(x, str) else x for x in code.co_consts]),
+    )
+    defaults = [f.default for f in ordered if not f.kw_only and f.default is not MISSING]
+    made = FunctionType(code, vars(sys.modules[of.__module__]), "__init__", tuple(defaults), template.__closure__)
+    made.__kwdefaults__ = {f.name: f.default for f in ordered if f.kw_only and f.default is not MISSING}
+    made.__annotations__ = {f.name: f.type for f in fields} | {"return": None}
+    return made
+
+
+def _again(f: Field[Any]) -> Any:
+    made: Any = dataclasses.field(default=f.default, init=f.init, kw_only=f.kw_only)
+    made.default_factory = f.default_factory
+    return made
 
 
 def _refuse_set(self: object, name: str, value: object) -> None:

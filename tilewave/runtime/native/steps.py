@@ -46,6 +46,9 @@ _DIVIDED = f"""  %by_zero = icmp eq i64 %y, 0
   %is_above = and i1 %has_rest, %differ
 """
 
+BEYOND = 2
+"""What a program's own code returns where a given number is beyond the ranges that it was compiled for."""
+
 DOES: Mapping[str, str] = {
     "add": _checked("sadd"),
     "sub": _checked("ssub"),
@@ -138,6 +141,9 @@ entry:
   br i1 %has_code, label %compiled, label %interpreted
 compiled:
   %said.compiled = call i64 %code(ptr %r)
+  %is_beyond = icmp eq i64 %said.compiled, {BEYOND}
+  br i1 %is_beyond, label %interpreted, label %done
+done:
   ret i64 %said.compiled
 interpreted:
   %constants_at = getelementptr i64, ptr %r, i64 %given
