@@ -7,13 +7,13 @@ of a launch, so this runs in the background, and its result is stored in the com
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tilewave.forks import IMPORTING
 from tilewave.ir.host_program import STEPS, HostProgram
-from tilewave.runtime.cache import compile_key, default_cache
-from tilewave.runtime.native.engine import engine
+from tilewave.runtime.cache import key_of
+from tilewave.runtime.native.host_code import functions_of
 from tilewave.runtime.native.ranged_steps import ranged_step
 from tilewave.runtime.native.ranges import ANY, Range, ranges_of
 from tilewave.runtime.native.records import NativeRecord
@@ -23,8 +23,6 @@ NAME = "program"
 BLOCK = 64
 """Steps of a basic block: LLVM's time grows faster than the length of one, and a failed check ends after its block."""
 _VARIABLE = re.compile(r"%(\w+)")
-_KEPT: list[Any] = []
-"""The owners of all code: it is called until the process ends."""
 
 
 class CompilableProgram(NamedTuple):
@@ -44,21 +42,9 @@ class CompilableProgram(NamedTuple):
 
 def code_of(program: HostProgram, results: Sequence[int], given: Sequence[Range] = ()) -> int:
     """Return the address of a function that stores these results of a program, from the cache or compiled."""
-    engine()  # initializes LLVM
-    with IMPORTING:
-        import llvmlite.binding as llvm  # noqa: PLC0415  it is heavy, and most of what is compiled is not launched
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=1, reloc="pic")
-    key = compile_key("program", machine.triple, repr(program), repr(results), repr(given))
-    code = default_cache().get(key)
-    if code is None:
-        code = machine.emit_object(llvm.parse_assembly(INTRINSICS + unrolled(program, results, given)))
-        default_cache().put(key, code)
-    builder = llvm.JITLibraryBuilder().add_object_img(code)
-    builder.export_symbol(NAME)
-    compiler = llvm.create_lljit_compiler(machine)
-    library = builder.link(compiler, f"{NAME} {len(_KEPT)}")
-    _KEPT.append((compiler, library))
-    return int(library[NAME])
+    steps, constants = array("i", program.step_words).tobytes(), array("q", program.constants).tobytes()
+    key = "program", key_of(steps, constants), repr((program.given, *results)), repr(given)
+    return functions_of([NAME], key, lambda: INTRINSICS + unrolled(program, results, given))[NAME]
 
 
 def unrolled(program: HostProgram, results: Sequence[int], given: Sequence[Range] = ()) -> str:

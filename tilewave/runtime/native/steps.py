@@ -9,7 +9,6 @@ from tilewave.runtime.native.records import PROGRAM
 from tilewave.runtime.native.text import copy, fields, loop
 
 INTRINSICS = """
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare { i64, i1 } @llvm.sadd.with.overflow.i64(i64, i64)
 declare { i64, i1 } @llvm.ssub.with.overflow.i64(i64, i64)
 declare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64)
