@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError
-from functools import cache
+from functools import cache, wraps
 from operator import attrgetter
 from reprlib import recursive_repr
 from types import FunctionType
@@ -40,55 +40,73 @@ class _Init:
 
 
 def _compiled_init(of: type) -> Any:
-    """Return what the standard library makes for a class with these fields alone."""
+    """Return the `__init__` that the standard library would make for a class with these fields."""
     known: tuple[Field[Any], ...] = dataclasses.fields(of)
-    after = getattr(of, "__post_init__", None)
-    if all(f.init and f.default_factory is MISSING for f in known):
-        init = _renamed(of, known, _template(sum(not f.kw_only for f in known), len(known), after is not None))
-    else:
-        methods = {"__post_init__": after} if after else {}
-        init = _made_by_library(of.__module__, [(f.name, f.type, _again(f)) for f in known], methods)
+    made = [f for f in known if f.default_factory is not MISSING]
+    given, after = [f for f in known if f.init], hasattr(of, "__post_init__")
+    init = _renamed(of, given, _template(sum(not f.kw_only for f in given), len(given), after and not made))
     init.__qualname__ = f"{of.__qualname__}.__init__"
-    return init
-
-
-def _made_by_library(module: str, fields: Sequence[tuple[str, Any, Any]], methods: Mapping[str, Any]) -> Any:
-    """Return the `__init__` of a frozen class with these fields.
-
-    The standard library would compute a signature for a class without a docstring.
-    """
-    known = {"__module__": module, "__doc__": "A twin.", **methods}  # `errors.here` skips frames of our modules
-    twin = dataclasses.make_dataclass("Twin", fields, namespace=known, frozen=True, repr=False, eq=False)
-    return vars(twin)["__init__"]
+    return _with_factories(init, made, after) if made else init
 
 
 @cache
 def _template(positional: int, count: int, after: bool) -> Any:
-    """Return the `__init__` of a class with `count` fields, the first of them positional, and others by name."""
+    """Return the `__init__` of a class with `count` fields, the first of them positional, and others by name.
+
+    It has a docstring, because the standard library computes a signature for a class that has none.
+    """
     fields = [(f"f{i}", "object", dataclasses.field(kw_only=i >= positional)) for i in range(count)]
-    return _made_by_library(__name__, fields, {"__post_init__": None} if after else {})
+    known = {"__doc__": "A template.", **({"__post_init__": None} if after else {})}
+    twin = dataclasses.make_dataclass("Template", fields, namespace=known, frozen=True, repr=False, eq=False)
+    return vars(twin)["__init__"]
 
 
-def _renamed(of: type, fields: Fields, template: Any) -> Any:
+def _renamed(of: type, fields: Sequence[Field[Any]], template: Any) -> Any:
     """Return a template for the fields of a class: classes with as many fields share what Python compiled."""
     ordered = [*(f for f in fields if not f.kw_only), *(f for f in fields if f.kw_only)]
     names = {f"f{i}": f.name for i, f in enumerate(ordered)}
-    code = template.__code__
-    code = code.replace(
-        co_varnames=tuple([names.get(name, name) for name in code.co_varnames]),
-        co_consts=tuple([names.get(x, x) if isinstance(x, str) else x for x in code.co_consts]),
+    code = template.__code__.replace(
+        co_varnames=tuple([names.get(name, name) for name in template.__code__.co_varnames]),
+        co_consts=tuple([names.get(x, x) if isinstance(x, str) else x for x in template.__code__.co_consts]),
     )
-    defaults = [f.default for f in ordered if not f.kw_only and f.default is not MISSING]
-    made = FunctionType(code, vars(sys.modules[of.__module__]), "__init__", tuple(defaults), template.__closure__)
-    made.__kwdefaults__ = {f.name: f.default for f in ordered if f.kw_only and f.default is not MISSING}
+    defaults = {f.name: _FACTORY if f.default is MISSING else f.default for f in ordered if _has_default(f)}
+    positional = tuple([defaults[f.name] for f in ordered if f.name in defaults and not f.kw_only])
+    # In the globals of the class's module: `errors.here` skips frames of this package's modules.
+    made = FunctionType(code, vars(sys.modules[of.__module__]), "__init__", positional, template.__closure__)
+    made.__kwdefaults__ = {f.name: defaults[f.name] for f in ordered if f.name in defaults and f.kw_only}
     made.__annotations__ = {f.name: f.type for f in fields} | {"return": None}
     return made
 
 
-def _again(f: Field[Any]) -> Any:
-    made: Any = dataclasses.field(default=f.default, init=f.init, kw_only=f.kw_only)
-    made.default_factory = f.default_factory
-    return made
+def _has_default(f: Field[Any]) -> bool:
+    return f.default is not MISSING or f.default_factory is not MISSING
+
+
+class _Factory:
+    """The default of a parameter whose field has a factory, in signatures the standard library's."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Factory()
+
+
+def _with_factories(init: Callable[..., None], fields: Sequence[Field[Any]], after: bool) -> Any:
+    """Return `__init__` with the values of factories for fields that are not given."""
+    put = object.__setattr__
+    factories: list[tuple[str, bool, Any]] = [(f.name, f.init, f.default_factory) for f in fields]
+
+    @wraps(init)
+    def __init__(self: Any, *given: Any, **named: Any) -> None:
+        init(self, *given, **named)
+        for name, may_be_given, factory in factories:
+            if not may_be_given or vars(self)[name] is _FACTORY:
+                put(self, name, factory())
+        if after:
+            self.__post_init__()
+
+    return __init__
 
 
 def _refuse_set(self: object, name: str, value: object) -> None:
