@@ -41,7 +41,7 @@ def copy(to: str, source: str, words: str) -> str:
 
 
 def copy_words() -> str:
-    """Return the function behind `copy`: most copies are of a few words, and the code needs no library."""
+    """Return the function that `copy` calls: most copies are of a few words, and it needs no library."""
     body = """  %word.from = getelementptr i64, ptr %source, i64 %word.i
   %copied = load i64, ptr %word.from
   %word.to = getelementptr i64, ptr %to, i64 %word.i
