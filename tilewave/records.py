@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import Field, FrozenInstanceError
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, Field, FrozenInstanceError
+from functools import cache, wraps
 from operator import attrgetter
 from reprlib import recursive_repr
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 C = TypeVar("C", bound=type)
@@ -37,21 +40,73 @@ class _Init:
 
 
 def _compiled_init(of: type) -> Any:
-    """Return what the standard library makes for a class with these fields alone."""
+    """Return the `__init__` that the standard library would make for a class with these fields."""
     known: tuple[Field[Any], ...] = dataclasses.fields(of)
-    after: dict[str, Any] = {"__module__": of.__module__}  # `errors.here` skips frames of this package's modules
-    after |= {"__post_init__": of.__post_init__} if hasattr(of, "__post_init__") else {}
-    fields = [(f.name, f.type, _again(f)) for f in known]
-    twin = dataclasses.make_dataclass(of.__name__, fields, namespace=after, frozen=True, repr=False, eq=False)
-    init: Any = vars(twin)["__init__"]
+    made = [f for f in known if f.default_factory is not MISSING]
+    given, after = [f for f in known if f.init], hasattr(of, "__post_init__")
+    init = _renamed(of, given, _template(sum(not f.kw_only for f in given), len(given), after and not made))
     init.__qualname__ = f"{of.__qualname__}.__init__"
-    return init
+    return _with_factories(init, made, after) if made else init
 
 
-def _again(f: Field[Any]) -> Any:
-    made: Any = dataclasses.field(default=f.default, init=f.init, kw_only=f.kw_only)
-    made.default_factory = f.default_factory
+@cache
+def _template(positional: int, count: int, after: bool) -> Any:
+    """Return the `__init__` of a class with `count` fields, the first of them positional, and others by name.
+
+    It has a docstring, because the standard library computes a signature for a class that has none.
+    """
+    fields = [(f"f{i}", "object", dataclasses.field(kw_only=i >= positional)) for i in range(count)]
+    known = {"__doc__": "A template.", **({"__post_init__": None} if after else {})}
+    twin = dataclasses.make_dataclass("Template", fields, namespace=known, frozen=True, repr=False, eq=False)
+    return vars(twin)["__init__"]
+
+
+def _renamed(of: type, fields: Sequence[Field[Any]], template: Any) -> Any:
+    """Return a template for the fields of a class: classes with as many fields share what Python compiled."""
+    ordered = [*(f for f in fields if not f.kw_only), *(f for f in fields if f.kw_only)]
+    names = {f"f{i}": f.name for i, f in enumerate(ordered)}
+    code = template.__code__.replace(
+        co_varnames=tuple([names.get(name, name) for name in template.__code__.co_varnames]),
+        co_consts=tuple([names.get(x, x) if isinstance(x, str) else x for x in template.__code__.co_consts]),
+    )
+    defaults = {f.name: _FACTORY if f.default is MISSING else f.default for f in ordered if _has_default(f)}
+    positional = tuple([defaults[f.name] for f in ordered if f.name in defaults and not f.kw_only])
+    # In the globals of the class's module: `errors.here` skips frames of this package's modules.
+    made = FunctionType(code, vars(sys.modules[of.__module__]), "__init__", positional, template.__closure__)
+    made.__kwdefaults__ = {f.name: defaults[f.name] for f in ordered if f.name in defaults and f.kw_only}
+    made.__annotations__ = {f.name: f.type for f in fields} | {"return": None}
     return made
+
+
+def _has_default(f: Field[Any]) -> bool:
+    return f.default is not MISSING or f.default_factory is not MISSING
+
+
+class _Factory:
+    """The default of a parameter whose field has a factory, in signatures the standard library's."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Factory()
+
+
+def _with_factories(init: Callable[..., None], fields: Sequence[Field[Any]], after: bool) -> Any:
+    """Return `__init__` with the values of factories for fields that are not given."""
+    put = object.__setattr__
+    factories: list[tuple[str, bool, Any]] = [(f.name, f.init, f.default_factory) for f in fields]
+
+    @wraps(init)
+    def __init__(self: Any, *given: Any, **named: Any) -> None:
+        init(self, *given, **named)
+        for name, may_be_given, factory in factories:
+            if not may_be_given or vars(self)[name] is _FACTORY:
+                put(self, name, factory())
+        if after:
+            self.__post_init__()
+
+    return __init__
 
 
 def _refuse_set(self: object, name: str, value: object) -> None:
@@ -101,7 +156,9 @@ def _own_fields(cls: type, kw_only: bool) -> dict[str, Field[Any]]:
     """Return the fields that a class itself declares; its attributes become their defaults."""
     declared = inspect.get_annotations(cls)
     given = {name: cls.__dict__[name] for name in declared if name in cls.__dict__}
-    shell = type(cls.__name__, (), {"__module__": cls.__module__, "__annotations__": declared, "__doc__": "", **given})
+    # A docstring, because the standard library computes a signature for a class that has none.
+    facts = {"__module__": cls.__module__, "__annotations__": declared, "__doc__": cls.__name__}
+    shell = type(cls.__name__, (), {**facts, **given})
     fields: dict[str, Field[Any]] = getattr(dataclasses.dataclass(kw_only=kw_only, **PLAIN)(shell), FIELDS)
     for name in given:
         if name in shell.__dict__:

@@ -22,6 +22,7 @@ STEPS = (
 )
 """The operations of a program, by number."""
 
+STEP_WORDS = 4
 LINE = 1 << 7
 """Bytes of a cache line; every alignment that is checked divides it."""
 FAR = 1 << 30
@@ -37,13 +38,19 @@ class HostProgram:
 
     given: int
     constants: tuple[int, ...]
-    steps: tuple[tuple[int, int, int, int], ...]
-    """The operation, by its number in `STEPS`, and the numbers of its operands."""
+    step_words: tuple[int, ...]
+    """Four words for each step, in one tuple: the garbage collector would look through thousands of small ones."""
+
+    @property
+    def steps(self) -> tuple[tuple[int, int, int, int], ...]:
+        """The operation of each step, by its number in `STEPS`, and the numbers of its operands."""
+        words = iter(self.step_words)
+        return (*zip(words, words, words, words, strict=True),)
 
     @property
     def numbers(self) -> int:
         """How many values there are in all."""
-        return self.given + len(self.constants) + len(self.steps)
+        return self.given + len(self.constants) + len(self.step_words) // STEP_WORDS
 
 
 class Recorder:
@@ -69,7 +76,7 @@ class Recorder:
         """Return the program, and the numbers of the values of each list of results."""
         names = [[self._named(x) for x in some] for some in results]
         steps = [(STEPS.index(does), *[*map(self._number, operands), 0, 0][:3]) for does, *operands in [*self._steps]]
-        program = HostProgram(len(self.given), tuple(self._constants), tuple((a, b, c, d) for a, b, c, d in steps))
+        program = HostProgram(len(self.given), tuple(self._constants), tuple([word for step in steps for word in step]))
         return program, [[*map(self._number, some)] for some in names]
 
     def _named(self, x: Number) -> tuple[str, int]:

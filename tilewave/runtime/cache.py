@@ -23,11 +23,10 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-import llvmlite
-
 from tilewave._version import __version__
 from tilewave.errors import TilewaveError
 from tilewave.files import NotPlain, TooLong, open_plain, read_all
+from tilewave.forks import IMPORTING
 from tilewave.records import dataclass
 
 DEFAULT_LIMIT_BYTES = 1 << 30
@@ -74,7 +73,14 @@ def _python_files(directory: Path) -> Iterator[str]:
 
 def compile_key(*parts: str) -> str:
     """Return the key of what this tilewave and this LLVM compile from the parts."""
-    return key_of(__version__, sources(), llvmlite.__version__, *parts)
+    return key_of(__version__, sources(), _llvm_version(), *parts)
+
+
+@cache
+def _llvm_version() -> str:
+    with IMPORTING:
+        from llvmlite import __version__ as version  # noqa: PLC0415  the targets' table is read without it
+    return str(version)
 
 
 def key_of(*parts: str | bytes) -> str:

@@ -153,6 +153,7 @@ class LaunchCode:
 
 def _frame(layout: FrameLayout) -> dict[str, Any]:
     """Return the frame's fields of a record of `LAUNCH`."""
+    assert len(layout.image) % 8 == 0, "machine code copies words"
     return {
         "image": ctypes.create_string_buffer(layout.image, len(layout.image)),
         "frame_bytes": len(layout.image),

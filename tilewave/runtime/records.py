@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from tilewave.errors import SavedKernelError, here
@@ -69,9 +70,15 @@ def _natural(x: object, record: Record, name: str) -> int:
 
 def restored(kind: type[T], record: Record, **given: Any) -> T:
     """Return the dataclass that `dataclasses.asdict` made a record of; `given` are fields that are stored elsewhere."""
-    hints = get_type_hints(kind)
+    key: Any = kind  # a cached function takes no type variable
+    hints = _hints(key)
     kept = [f for f in fields(kind) if f.name not in given]  # type: ignore[arg-type]
     return kind(**given, **{f.name: _field(f, hints[f.name], record) for f in kept})
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
 
 
 def _field(f: Field[Any], kind: Any, record: Record) -> Any:

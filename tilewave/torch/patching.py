@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -213,7 +213,7 @@ def _in_turns(module: nn.Module, theirs: Any, args: tuple[Any, ...]) -> tuple[fl
     for _ in range(ROUNDS + 1):
         for call, times in zip(calls, found, strict=True):
             times.append(_burst(call))
-    ours, others = (statistics.median(times[1:]) for times in found)  # the first repetition compiles and warms up
+    ours, others = (float(np.median(times[1:])) for times in found)  # the first repetition compiles and warms up
     return ours, others
 
 

@@ -107,7 +107,9 @@ class TunableKernel:
         known = {s: v for s, v in known_values(said, (*dims, *dynamic)).items() if isinstance(v, int)}
         machine = machine_of(target, work)
         problem = TiledProblem(work, kernel.constraints, {**dict.fromkeys(dynamic, TYPICAL), **known})
-        digest = _digest(_without_sizes(kernel, probe, dynamic, longest) or traced.ir, kernel.constraints, machine)
+        named = any(s in probe or s in kernel.subs for s in unsaid_sizes(kernel, {}))
+        sizeless = _without_sizes(kernel, probe, dynamic, longest) if named else None
+        digest = _digest(sizeless or traced.ir, kernel.constraints, machine)
         space = space_of(found, work, machine, kernel.constraints)
         space = space if num_stages is None else space.with_only(NUM_STAGES, num_stages)
         space, asked = (space, ()) if tune is None else (narrowed(space, tune), tune.mapping)

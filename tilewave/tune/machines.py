@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.backend.targets import target_named
 from tilewave.cost.cdna import CdnaCost
 from tilewave.cost.gpu import GpuCost
 from tilewave.cost.host import HostCost
 from tilewave.cost.parameters import CLOCKED, HOPPER, HOST
+from tilewave.forks import IMPORTING
 from tilewave.machine import Machine
 from tilewave.machine.cards import STANDING_FOR
 from tilewave.machine.chips import CHIPS, Chip
 from tilewave.machine.matrix import instructions_for
-from tilewave.runtime.pool import default_threads
 from tilewave.trace import NO_WORK, TileWork
 from tilewave.tune.configs import BYTES, ON_HOSTS, OTHERS, VALUES, Roles, host_set, kernel_set
 
@@ -100,7 +99,15 @@ def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:
     if chip := CHIPS.get(target):
         card, clocked = STANDING_FOR[target], CLOCKED.get(chip.matrix)
         return CdnaTiles(chip, card, clocked) if clocked else HopperTiles(chip, card, HOPPER)
-    dtypes = {p.dtype.name for p in work.products}
+    return _host_of({p.dtype.name for p in work.products})
+
+
+def _host_of(dtypes: Set[str]) -> HostTiles:
+    """Return the cores of this machine, with the instruction set for products of these dtypes."""
+    with IMPORTING:
+        from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here  # noqa: PLC0415  LLVM is heavy, and GPUs' configs need none of it
+        from tilewave.runtime.pool import default_threads  # noqa: PLC0415  as above
+
     able = (s for s in INSTRUCTION_SETS.values() if runs_here(s))
     s = next(s for s in able if not s.only or (dtypes and dtypes <= {*s.only}))
     facts = s.name, default_threads(), s.rows, s.cols, s.vector_bytes, HOST

@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tilewave.errors import SavedKernelError, TilewaveError
-from tilewave.ir.host_program import HostProgram, Number, Recorder, chosen, remainder, smaller
+from tilewave.ir.host_program import STEP_WORDS, HostProgram, Number, Recorder, chosen, remainder, smaller
 from tilewave.records import dataclass
 from tilewave.runtime.native.compiled_program import CompilableProgram
 from tilewave.runtime.native.engine import engine
+from tilewave.runtime.native.ranges import SIZE, TRUTH
 from tilewave.runtime.native.records import NativeRecord, in_memory, words
 from tilewave.runtime.records import packed, unpacked
 
@@ -85,13 +86,15 @@ class NativeChoice:
 
     def compile(self) -> None:
         """Give the program machine code of its own."""
-        CompilableProgram(self.program, self.memory, (self.result,)).compile()
+        sizes = self.program.given - len(self.texts)
+        given = *[SIZE] * sizes, *[TRUTH] * len(self.texts)
+        CompilableProgram(self.program, self.memory, (self.result,), given).compile()
 
     # -- in the cache
 
     def stored(self) -> bytes:
         """Return the choice as bytes, for `restored`."""
-        steps = array("i", [number for step in self.program.steps for number in step])
+        steps = array("i", self.program.step_words)
         about = {"texts": [*self.texts], "given": self.program.given, "result": self.result}
         return packed(about, [array("q", self.program.constants).tobytes(), steps.tobytes()])
 
@@ -100,9 +103,9 @@ class NativeChoice:
         """Return the choice that was stored; None for anything else."""
         try:
             about, (constants, steps) = unpacked(data)
-            of_steps = iter(array("i", steps))
-            quads = zip(of_steps, of_steps, of_steps, of_steps, strict=True)
-            program = HostProgram(about.number("given"), (*array("q", constants),), (*quads,))
+            program = HostProgram(about.number("given"), (*array("q", constants),), (*array("i", steps),))
+            if len(program.step_words) % STEP_WORDS:
+                return None
             return NativeChoice._made(about.texts("texts"), program, about.number("result"))
         except (SavedKernelError, ValueError):
             return None

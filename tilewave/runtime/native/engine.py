@@ -1,4 +1,4 @@
-"""The machine code that every launch on an NVIDIA GPU runs on the host, compiled once per process by LLVM.
+"""The machine code that every launch on an NVIDIA GPU runs on the host: from the compile cache, or compiled by LLVM.
 
 It evaluates host programs, fills what the driver reads of a launch, and calls the driver. `call` does a whole call of
 torch tensors: it reads each tensor's layout (by DLPack's table of C functions, which takes a sixth of the time that
@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from tilewave.forks import IMPORTING, LOCKS
 from tilewave.runtime.native.calls import call, is_plain, look_at, make_call, read_tensor
 from tilewave.runtime.native.dynamic import chosen_call, dynamic_call, new_result, new_tuple, result_of, try_plan
+from tilewave.runtime.native.host_code import functions_of
 from tilewave.runtime.native.launch import make_launch
 from tilewave.runtime.native.records import NativeRecord
 from tilewave.runtime.native.replay import layout, replay_call
 from tilewave.runtime.native.steps import INTRINSICS, evaluate
+from tilewave.runtime.native.text import copy_words
 
 _MAKING = threading.RLock()
 """Held while the machine code is made."""
@@ -55,8 +56,6 @@ class Engine(NamedTuple):
     """A replayed call of (arrays[, numbers]), bound to a record of its first call."""
     dynamic_call: _MethodDefinition
     """A call of (arrays, grad) by a plan for any sizes, bound to a record of `CALLS`."""
-    memory: Any
-    """The objects that own the code."""
 
 
 def of_record(method: _MethodDefinition, record: NativeRecord) -> Any:
@@ -65,46 +64,38 @@ def of_record(method: _MethodDefinition, record: NativeRecord) -> Any:
 
 
 def engine() -> Engine:
-    """Return the machine code, compiled at the first launch of the process, or before in the background."""
+    """Return the machine code, made at the first launch of the process, or before in the background."""
     return _Made.engine or _made_once()
 
 
 class _Made:
-    """The machine code of the process: what it owns must not be made twice, or it would be freed while it is called."""
+    """The machine code of the process."""
 
     engine: Engine | None = None
 
 
 def _made_once() -> Engine:
-    with IMPORTING:
-        import llvmlite.binding as llvm  # noqa: PLC0415  it is heavy, and most of what is compiled is not launched
-    with _MAKING:  # after the import, because a fork takes its lock first
+    with IMPORTING, _MAKING:  # in this order, as a fork takes them: compiling imports LLVM
         if _Made.engine is None:
-            _Made.engine = _compiled(llvm)
+            _Made.engine = _made()
         return _Made.engine
 
 
-def _compiled(llvm: ModuleType) -> Engine:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
-    parts = (
-        *(evaluate, make_launch, make_call, look_at, is_plain, read_tensor, call, layout, replay_call),
-        *(chosen_call, new_tuple, new_result, result_of, try_plan, dynamic_call),
-    )
-    builder = llvm.JITLibraryBuilder().add_ir(INTRINSICS + "".join(part() for part in parts))
-    for name in ("evaluate", "make_launch", "make_call", "call", "layout", "replay_call", "dynamic_call"):
-        builder.export_symbol(name)
-    compiler = llvm.create_lljit_compiler(machine)
-    library = builder.link(compiler, "host_engine")
+PARTS = (
+    *(copy_words, evaluate, make_launch, make_call, look_at, is_plain, read_tensor, call, layout, replay_call),
+    *(chosen_call, new_tuple, new_result, result_of, try_plan, dynamic_call),
+)
+METHODS = ("call", "layout", "replay_call", "dynamic_call")
+NAMES = ("evaluate", "make_launch", "make_call", *METHODS)
+
+
+def _made() -> Engine:
+    text = INTRINSICS + "".join(part() for part in PARTS)
+    found = functions_of(NAMES, ["engine", text], lambda: text)
     address, word = ctypes.c_void_p, ctypes.c_int64
     return Engine(
-        ctypes.PYFUNCTYPE(word, address, address)(library["evaluate"]),
-        ctypes.PYFUNCTYPE(word, address, address, word)(library["make_launch"]),
-        ctypes.PYFUNCTYPE(word, address, address, word, word)(library["make_call"]),
-        _MethodDefinition(b"call", library["call"], _FAST_CALL, None),
-        _MethodDefinition(b"layout", library["layout"], _FAST_CALL, None),
-        _MethodDefinition(b"replay_call", library["replay_call"], _FAST_CALL, None),
-        _MethodDefinition(b"dynamic_call", library["dynamic_call"], _FAST_CALL, None),
-        (compiler, library),
+        ctypes.PYFUNCTYPE(word, address, address)(found["evaluate"]),
+        ctypes.PYFUNCTYPE(word, address, address, word)(found["make_launch"]),
+        ctypes.PYFUNCTYPE(word, address, address, word, word)(found["make_call"]),
+        *(_MethodDefinition(name.encode(), found[name], _FAST_CALL, None) for name in METHODS),
     )

@@ -98,7 +98,7 @@ def _encoded() -> str:
   %is_kept = and i1 %is_same, {_KEEPS}
   br i1 %is_kept, label %again, label %anew
 again:
-  call void @llvm.memcpy.p0.p0.i64(ptr %map, ptr %kept.map, i64 {8 * MAP_WORDS}, i1 false)
+{copy("%map", "%kept.map", str(MAP_WORDS))}
   br label %next_map
 anew:
   %encoded = call i32 %encode(ptr %map, i32 %dtype.32, i32 %rank.32, ptr %array, ptr %sizes, ptr %strides,
@@ -110,7 +110,7 @@ made_map:
 keep:
   store i64 %address, ptr %kept.address
 {copy("%kept.sizes", "%sizes", "%count.map")}
-  call void @llvm.memcpy.p0.p0.i64(ptr %kept.map, ptr %map, i64 {8 * MAP_WORDS}, i1 false)
+{copy("%kept.map", "%map", str(MAP_WORDS))}
   br label %next_map
 next_map:"""
 
@@ -135,7 +135,8 @@ refused_launch:
   ret i64 {UNKNOWN}
 filled:
   %frame = alloca i8, i64 %frame_bytes, align 64
-  call void @llvm.memcpy.p0.p0.i64(ptr %frame, ptr %image, i64 %frame_bytes, i1 false)
+  %frame_words = lshr i64 %frame_bytes, 3
+{copy("%frame", "%image", "%frame_words")}
 {_filled()}
   %asked = call i32 %get_current(ptr %current.in)
   %current = load ptr, ptr %current.in

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewave.ir.host_program import HostProgram
+from tilewave.ir.host_program import STEP_WORDS, HostProgram
 
 PROGRAM = ("given", "constants", "*constant_words", "steps", "*step_words", "*code")
 """A host program, and its own machine code, if it has any. A star marks an address."""
@@ -93,14 +93,14 @@ def memory_for_maps(rank: int) -> Any:
 
 def in_memory(program: HostProgram) -> NativeRecord:
     """Return a host program as machine code reads it."""
-    steps = array("i", [number for step in program.steps for number in step] or [0])
+    steps = array("i", program.step_words or [0])
     return NativeRecord(
         PROGRAM,
         {
             "given": program.given,
             "constants": len(program.constants),
             "constant_words": words(program.constants),
-            "steps": len(program.steps),
+            "steps": len(program.step_words) // STEP_WORDS,
             "step_words": (ctypes.c_int32 * len(steps)).from_buffer(steps),
             "code": 0,
         },

@@ -9,7 +9,6 @@ from tilewave.runtime.native.records import PROGRAM
 from tilewave.runtime.native.text import copy, fields, loop
 
 INTRINSICS = """
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare { i64, i1 } @llvm.sadd.with.overflow.i64(i64, i64)
 declare { i64, i1 } @llvm.ssub.with.overflow.i64(i64, i64)
 declare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64)
@@ -45,6 +44,9 @@ _DIVIDED = f"""  %by_zero = icmp eq i64 %y, 0
   %differ = icmp slt i64 %signs, 0
   %is_above = and i1 %has_rest, %differ
 """
+
+BEYOND = 2
+"""What a program's own code returns where a given number is beyond the ranges that it was compiled for."""
 
 DOES: Mapping[str, str] = {
     "add": _checked("sadd"),
@@ -138,6 +140,9 @@ entry:
   br i1 %has_code, label %compiled, label %interpreted
 compiled:
   %said.compiled = call i64 %code(ptr %r)
+  %is_beyond = icmp eq i64 %said.compiled, {BEYOND}
+  br i1 %is_beyond, label %interpreted, label %done
+done:
   ret i64 %said.compiled
 interpreted:
   %constants_at = getelementptr i64, ptr %r, i64 %given

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 
@@ -38,16 +37,30 @@ def loop(name: str, before: str, count: str, body: str, carried: tuple[str, str,
 
 
 def copy(to: str, source: str, words: str) -> str:
-    name = to.lstrip("%")
-    return f"""  %{name}.bytes = shl i64 {words}, 3
-  call void @llvm.memcpy.p0.p0.i64(ptr {to}, ptr {source}, i64 %{name}.bytes, i1 false)"""
+    return f"  call void @copy_words(ptr {to}, ptr {source}, i64 {words})"
+
+
+def copy_words() -> str:
+    """Return the function that `copy` calls: most copies are of a few words, and it needs no library."""
+    body = """  %word.from = getelementptr i64, ptr %source, i64 %word.i
+  %copied = load i64, ptr %word.from
+  %word.to = getelementptr i64, ptr %to, i64 %word.i
+  store i64 %copied, ptr %word.to"""
+    return f"""
+define internal void @copy_words(ptr %to, ptr %source, i64 %words) {{
+entry:
+{loop("word", "entry", "%words", body)}
+  ret void
+}}
+"""
 
 
 def api(name: str) -> str:
-    """Return a function of Python's C API, by its address."""
-    return f"inttoptr (i64 {ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value} to ptr)"
+    """Return a function of Python's C API."""
+    return f"@{name}"
 
 
-def constant(value: object) -> str:
-    """Return an immortal Python object, by its address."""
-    return f"inttoptr (i64 {id(value)} to ptr)"
+def constant(value: bool | None) -> str:
+    """Return an immortal object of Python: None or False."""
+    assert not value
+    return "@_Py_NoneStruct" if value is None else "@_Py_FalseStruct"
