@@ -15,6 +15,8 @@ import math
 from functools import partial
 from typing import Any
 
+from default_tile_h200 import settle
+
 from tilewave import WaveCompileOptions, f16, wave_compile
 from tilewave.bench.contestant import Launch
 from tilewave.bench.gpu import Bursts, Launching, torch_on_the_gpu
@@ -65,7 +67,7 @@ def timed(torch: Any, kernels: dict[str, Any], a: Any, b: Any, rounds: int) -> d
     launches: dict[str, Launch] = {CUBLAS: partial(torch.mm, a, b.T, out=c)}
     launches |= {name: partial(kernel, a, b, c) for name, kernel in kernels.items()}
     for launch in launches.values():
-        launch()
+        settle(launch)
     bursts = Bursts.of(Launching.of(torch, launches), launches, SHORT)
     taken = Rounds(SHORT, bursts.launches, play(list(launches), CUBLAS, rounds, 17, bursts.take, lambda: None), CUBLAS)
     found = {name: taken.ratio(name) for name in kernels}
