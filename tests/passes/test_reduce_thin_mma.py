@@ -10,8 +10,10 @@ from tilewave.ir.ops import Loop, Mma, Reduce
 from tilewave.ir.rewrite import walk
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
-from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
+from tilewave.machine.chips import CHIPS
+from tilewave.passes.tile.reduce_thin_mma import ReduceThinMma
 
+reduce_thin_mma = ReduceThinMma(CHIPS["sm_90a"])
 LAYOUTS = {"NT": ((M, K), (N, K)), "NN": ((M, K), (K, N)), "TT": ((K, M), (N, K)), "TN": ((K, M), (K, N))}
 
 
@@ -38,7 +40,17 @@ def check(made, layout, shape, dtype=f16, seed=3):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    ("tile", "shape"), [((4, 1, 64), (6, 3, 150)), ((1, 8, 128), (2, 13, 77)), ((8, 1, 32), (8, 1, 1))]
+    ("tile", "shape"),
+    [
+        ((4, 1, 64), (6, 3, 150)),
+        ((1, 8, 128), (2, 13, 77)),
+        ((8, 1, 32), (8, 1, 1)),
+        ((4, 8, 512), (3, 13, 1101)),
+        ((8, 4, 512), (13, 3, 700)),
+        ((4, 128, 32), (5, 131, 71)),
+        ((128, 4, 32), (131, 5, 71)),
+        ((4, 4, 96), (5, 6, 97)),
+    ],
 )
 def test_a_thin_product_is_right_and_needs_no_matrix_unit(layout, tile, shape):
     made = thin(layout, tile)
@@ -61,7 +73,7 @@ def test_lanes_meet_once_after_the_loop():
     assert sum(isinstance(op, Reduce) for op in walk(body)) == 1
 
 
-@pytest.mark.parametrize("tile", [(4, 2, 64), (64, 64, 32)])
+@pytest.mark.parametrize("tile", [(8, 8, 64), (64, 64, 32)])
 def test_a_product_with_more_rows_and_columns_stays(tile):
     kernel = thin("NT", tile, target="numpy").kernel
     assert reduce_thin_mma(kernel) is kernel
