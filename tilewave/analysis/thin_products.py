@@ -14,9 +14,9 @@ from tilewave.records import dataclass
 
 FEW = 4
 """Rows or columns up to which lanes multiply what they load."""
-LANE_ELEMENTS = 16
-"""Elements of the longer operand that a lane loads in each step: more would take registers, fewer leave it waiting."""
-MOST_WAVES = 16
+WAVES = (1, 2, 4, 8, 16)
+MOST_LOADED = 48
+"""Registers that a lane loads to in each step: memory is busy with so many, and so many fit beside the terms."""
 MOST_TERMS = 32
 """Terms that a lane adds up beside each other."""
 
@@ -30,8 +30,6 @@ class ThinLanes:
     """The depth of the terms, a slice of a step's: a lane loads all slices of a step before it waits."""
     axes: tuple[int, ...]
     """The axes of rows, columns and depth, as numbers 0, 1 and 2, in the order that terms have them."""
-    registers: int
-    """Registers of a lane: for terms, for what it loads in a step, and for addresses."""
     resident: int
     """The workgroups that share an SM."""
 
@@ -41,18 +39,48 @@ class ThinLanes:
 
         `waves` are those that the author asks for, if any.
         """
-        wanted = power_of_two_below(tile.long * tile.depth // (chip.lanes * LANE_ELEMENTS))
-        lanes = (waves or min(MOST_WAVES, wanted)) * chip.lanes
         width = max(1, (widest_bytes or chip.widest_load_bytes) // tile.acc_bytes)
-        beside = min(chip.lanes, max(1, power_of_two(tile.long, tile.long) // width)) if tile.is_across else 1
-        along = lanes // beside if tile.is_across else width * lanes
-        depth = power_of_two(tile.depth, min(along, tile.depth, max(1, MOST_TERMS * lanes // tile.sums)))
+        found = (_Shared(tile, n * chip.lanes, width, chip.lanes) for n in ((waves,) if waves else WAVES))
+        shared = next(one for one in found if one.loaded <= MOST_LOADED or one.lanes >= max(WAVES) * chip.lanes)
         axes = (0, 1, 2) if not tile.is_across else (1, 2, 0) if tile.is_long_of_rows else (0, 2, 1)
-        terms = -(-tile.sums * depth // lanes)
-        loads = terms * (tile.few + -(-tile.long // beside)) // max(1, tile.few * tile.long // beside)
-        registers = BESIDE + terms + loads * (tile.depth // depth) // (2 if width > 1 else 1)
-        most = chip.tuning.rows.resident_lanes // lanes
-        return ThinLanes(lanes // chip.lanes, depth, axes, registers, max(1, min(most, chip.register_bytes // (REGISTER_BYTES * registers * lanes))))
+        registers = BESIDE + shared.terms + shared.loaded
+        most = chip.tuning.rows.resident_lanes // shared.lanes
+        fitting = min(most, chip.register_bytes // (REGISTER_BYTES * registers * shared.lanes))
+        return ThinLanes(shared.lanes // chip.lanes, shared.depth, axes, max(1, fitting))
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """A tile that some lanes share, each of which loads `width` neighbours at once."""
+
+    tile: ThinTile
+    lanes: int
+    width: int
+    of_a_wave: int
+
+    @property
+    def beside(self) -> int:
+        """The lanes of a wave that are beside each other along the longer side."""
+        long = self.tile.long
+        return min(self.of_a_wave, max(1, power_of_two(long, long) // self.width)) if self.tile.is_across else 1
+
+    @property
+    def depth(self) -> int:
+        """The depth of a slice: lanes have a chunk each, unless they would have too many terms."""
+        along = self.lanes // self.beside if self.tile.is_across else self.width * self.lanes
+        fitting = max(1, MOST_TERMS * self.lanes // self.tile.sums)
+        return power_of_two(self.tile.depth, min(along, fitting, self.tile.depth))
+
+    @property
+    def terms(self) -> int:
+        return -(-self.tile.sums * self.depth // self.lanes)
+
+    @property
+    def loaded(self) -> int:
+        """Registers for what a lane loads in a step: each load of less than a word takes one."""
+        few, long = self.tile.few, -(-self.tile.long // self.beside)
+        elements = -(-self.tile.depth * self.beside // self.lanes) * (few + long)
+        return elements if self.width == 1 else -(-elements // 2)
 
 
 @dataclass(frozen=True)
@@ -94,11 +122,6 @@ def thin_tile(product: Mma, defs: Mapping[Value, Op]) -> ThinTile:
     *batch, rows, cols = product.acc.type.shape
     across = is_across(product.a if rows >= cols else product.b, defs)
     return ThinTile(rows, cols, prod(batch), product.a.type.shape[-1], across, product.acc.type.dtype.bytes)
-
-
-def power_of_two_below(n: int) -> int:
-    """Return the largest power of two that is at most n; 1 for less."""
-    return 1 << max(1, n).bit_length() - 1
 
 
 def made_from(v: Value, defs: Mapping[Value, Op]) -> Sequence[Op]:

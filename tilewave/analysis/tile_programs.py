@@ -45,7 +45,7 @@ def only_adds_up(op: Op) -> bool:
 
 def adds_thin_product(op: Op) -> bool:
     """Return whether a loop adds up one product with few rows or columns, whose instruction is left open."""
-    if not isinstance(op, Loop) or op.split > 1 or len(op.init) != 1 or not adds_one_product(op):
+    if not isinstance(op, Loop) or len(op.init) != 1 or not adds_one_product(op):
         return False
     (product,) = (inner for inner in op.body.ops if isinstance(inner, Mma))
     return not product.wish and is_thin(*product.acc.type.shape[-2:])

@@ -5,8 +5,9 @@ Unaligned rows are loaded in aligned blocks and stored in chunks and elements, s
 
 from __future__ import annotations
 
+from tilewave.analysis.thin_products import ThinTile
 from tilewave.cost.work import CutTransfer, CutWork
-from tilewave.ir.host_program import Number, chosen, larger, quotient
+from tilewave.ir.host_program import Number, chosen, larger, quotient, smaller
 
 WAVE_ACCESS = 6_000
 """The time of an access of a wave: measured for loads of dot products, and for stores of neighbouring elements."""
@@ -20,10 +21,12 @@ SCATTERED_ACCESS = 11_000
 """The time of a store whose lanes have elements of several rows."""
 WIDEST_BYTES = 8
 """What a lane loads at once of an operand that it converts for its sums."""
-SECTOR_BYTES, APART = 32, 3
-"""Lanes that load elements of rows shorter than a sector touch so many times the memory of an access."""
+WAVE_TERM = 300
+"""The time of a multiplication of a wave: an SM issues two instructions a cycle beside the loads of others."""
+SECTOR_BYTES, LINE_BYTES, LINES = 32, 128, 40
+"""What a load moves at least; a cache line; and the lines of a load that take as long as an access."""
 ALONE = 250_000
-"""The time that a lane waits for each element that it loads from a row of its own."""
+"""The time that a lane waits for each sector that it loads alone."""
 OUTSIDE = 4
 """An access out of bounds takes this part of another's time: it is issued, and moves nothing."""
 SHORTEST, SHORTEST_TRANSPOSED = 16, 40
@@ -34,35 +37,39 @@ STAGED_ROWS, STAGED_COLUMNS = 64, 128
 """Tiles of multiples of these rows, and at most these columns, are transposed into rows before they are stored."""
 
 
-def loads_of_thin(work: CutWork, lanes: int) -> Number:
-    """Return the time of a task's loads in a product with one row or column: a lane loads both factors of its terms.
-
-    Neighbouring lanes load neighbours along K, and bytes count, however few a lane loads at once; elements of rows
-    across it that are shorter than a sector count each.
-    """
+def thin_tile_of(work: CutWork) -> ThinTile:
+    """Return the tile of a product with few rows or columns."""
     (p,) = work.products
-    inside = quotient(p.all, larger(work.tasks, 1))
-    terms = inside + quotient(work.steps * p.elements * p.depth - inside, OUTSIDE)
-    each = sum(_accesses(t, terms) for t in work.operands)
-    return quotient(each * WAVE_ACCESS, lanes)
+    longer = max(work.operands, key=lambda t: t.tile_bytes)
+    return ThinTile(p.rows, p.cols, p.batch, p.depth, longer.is_across, p.acc.bytes)
 
 
-def _accesses(t: CutTransfer, terms: Number) -> Number:
-    """Return the accesses of lanes to load so many elements of an operand."""
-    if not t.is_across or t.tile_row_bytes >= SECTOR_BYTES:
-        return quotient(terms * (t.tile_bytes // t.elements), WIDEST_BYTES)
-    return terms if _is_alone(t) else APART * terms
+def loads_of_thin(work: CutWork, lanes: int) -> Number:
+    """Return the time of a task's loads and terms in a product with few rows or columns.
 
-
-def _is_alone(t: CutTransfer) -> bool:
-    """Return whether the tile has one element of each row."""
-    return t.is_across and t.tile_row_bytes * t.elements == t.tile_bytes
+    Bytes count, however few a lane loads at once, and the cache lines that lanes of a wave load from. Each lane beside
+    others along the longer side loads the shorter operand again.
+    """
+    (p,), tile = work.products, thin_tile_of(work)
+    longer = max(work.operands, key=lambda t: t.tile_bytes)
+    beside = min(lanes, tile.long) if tile.is_across else 1
+    accesses: Number = 0
+    for t in work.operands:
+        inside = quotient(t.swept_bytes * t.elements, larger(work.tasks, 1) * t.tile_bytes)
+        loaded = (inside + quotient(work.steps * t.elements - inside, OUTSIDE)) * (1 if t is longer else beside)
+        lines = quotient(lanes // beside * smaller(t.row_bytes, LINE_BYTES), LINE_BYTES) if t.is_across else 0
+        accesses += quotient(loaded * (t.tile_bytes // t.elements), WIDEST_BYTES) + quotient(loaded * lines, LINES)
+    return quotient(accesses * WAVE_ACCESS + work.steps * p.elements * p.depth * WAVE_TERM, lanes)
 
 
 def waits_of_thin(work: CutWork, lanes: int) -> Number:
-    """Return how long a lane waits in each step for elements that are each in a row of their own, a longer one."""
-    single = [chosen(t.row_bytes > t.tile_row_bytes, t.elements // lanes, 0) for t in work.operands if _is_alone(t)]
-    return sum(single) * ALONE
+    """Return how long a task's lanes wait for rows that are shorter than a sector, and that no other row is beside."""
+    waits: Number = 0
+    for t in work.operands:
+        if t.is_across and t.tile_row_bytes < SECTOR_BYTES:
+            rows = quotient(t.swept_bytes, larger(work.tasks, 1) * smaller(t.tile_row_bytes, t.row_bytes))
+            waits += chosen(t.row_bytes >= SECTOR_BYTES, quotient(rows * ALONE, lanes), 0)
+    return waits
 
 
 def loads_of_blocks(work: CutWork, lanes: int) -> int:

@@ -160,7 +160,7 @@ def hopper_plain(
         *_limits(widths),  # first, because layouts depend on the width of vectors
         # Before split_k, because workgroups exchange sums as the matrix unit leaves them.
         TransposeMma(machine, by_tma=False),
-        SplitK(machine.processors, machine.tuning.splits),
+        SplitK(machine.processors, machine.tuning.splits, sharing=machine),
         serialize_split_k,  # after split_k, because it serializes the splits that workgroups cannot share
         skip_empty_tiles,
         fold_trivial_loops,

@@ -94,7 +94,7 @@ class _ThinLoop:
             zeros = self.builder.const(0 if self.kind.dtype.is_int else 0.0, self.kind)
             carried, terms = (self.builder.fresh(f"{v.name}_terms", self.kind) for v in (acc, result))
             body = self.body(Block((counter, carried), self.loop.body.ops), carried)
-            self.builder.ops.append(replace(self.loop, init=(zeros,), body=body, results=(terms,)))
+            self.builder.ops.append(replace(self.loop, init=(zeros,), body=body, split=1, results=(terms,)))
             total = self.total(terms)
             return [*self.builder.ops, Add(init, total, results=(result,), loc=self.loop.loc)]
 
