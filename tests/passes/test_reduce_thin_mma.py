@@ -1,25 +1,33 @@
 """Products with one row or column: computed by reductions, for all layouts, with boundary tiles and epilogues."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from kernels import check_product, poisoned, random_array
 from lane_runs import ORDERS, some_of
 
 from tilewave import *
-from tilewave.ir.ops import Loop, Mma, Reduce
+from tilewave.ir.ops import HandOver, Load, Loop, Mma, Reduce
 from tilewave.ir.rewrite import walk
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
+from tilewave.lang.constraints import SplitConstraint
+from tilewave.lower.gpu.exchanges import exchange_bytes, slot_bytes
 from tilewave.machine.chips import CHIPS
 from tilewave.passes.tile.reduce_thin_mma import ReduceThinMma
+from tilewave.runtime.arrays import view
 
 reduce_thin_mma = ReduceThinMma(CHIPS["sm_90a"])
 LAYOUTS = {"NT": ((M, K), (N, K)), "NN": ((M, K), (K, N)), "TT": ((K, M), (N, K)), "TN": ((K, M), (K, N))}
 
 
-def thin(layout, tile, dtype=f16, target="sm_90a", **form):
+def thin(layout, tile, dtype=f16, target="sm_90a", split=1, **form):
     a, b = LAYOUTS[layout]
     kernel = product_kernel(ProductForm(dtype, f32 if dtype.is_float else i32, a, b, **form))
+    if split > 1:
+        kernel = replace(kernel, constraints=(*kernel.constraints, SplitConstraint(K, split)), kept={})
     subs = dict(zip((BLOCK_M, BLOCK_N, BLOCK_K), tile, strict=True))
     return wave_compile(WaveCompileOptions(subs=subs, target=target), kernel)
 
@@ -58,6 +66,93 @@ def test_a_thin_product_is_right_and_needs_no_matrix_unit(layout, tile, shape):
     assert "wgmma" not in made.asm
     assert "mma.sync" not in made.asm
     check(made, layout, shape)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("tile", "shape"), [((4, 1, 256), (3, 5, 900)), ((1, 4, 512), (2, 7, 1901)), ((4, 8, 128), (3, 13, 901))]
+)
+def test_workgroups_share_a_thin_product(layout, tile, shape):
+    made = thin(layout, tile, split=4)
+    assert any(isinstance(op, HandOver) for op in walk(made.ir("reduce_thin_mma").body))
+    assert not any(isinstance(op, Mma) for op in walk(made.ir("reduce_thin_mma").body))
+    check(made, layout, shape)
+
+
+def test_many_thin_tiles_are_computed_whole():
+    """Each workgroup computes all parts of several tiles: there are fewer slots than parts."""
+    check(thin("NN", (4, 1, 32), split=4), "NN", (9, 1111, 130))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("tile", [(1, 64, 256), (64, 1, 256), (4, 8, 512), (8, 4, 1024), (1, 4, 1024)])
+def test_neighbouring_lanes_load_neighbours_of_the_longer_operand(layout, tile):
+    side = int(tile[1] > tile[0])
+    made = thin(layout, tile).build
+    plan = made.program.plans.plan_for([view(x) for x in operands(layout, (201, 203, 777))])
+    lanes = made.for_key(plan.key).lanes
+    loads = [op for op in walk(lanes.body) if isinstance(op, Load) and op.memory.name == "ab"[side]]
+    assert loads and all("lane" in defined(lanes, op.at[-1]) for op in loads)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_waves_share_the_depth_and_not_the_sides(layout):
+    """Each element is then loaded once by a workgroup, and not by every wave."""
+    made = thin(layout, (4, 8, 512)).build
+    plan = made.program.plans.plan_for([view(x) for x in operands(layout, (7, 203, 777))])
+    lanes = made.for_key(plan.key).lanes
+    loads = [op for op in walk(lanes.body) if isinstance(op, Load)]
+    depth = {"a": int(layout[0] == "N"), "b": int(layout[1] == "T")}
+    for op in loads:
+        of_waves = ["wave" in defined(lanes, x, 6) for x in op.at]
+        assert of_waves == [axis == depth[op.memory.name] for axis in (0, 1)]
+
+
+def operands(layout, shape):
+    m, n, k = shape
+    a, b = (k, m) if layout[0] == "T" else (m, k), (n, k) if layout[1] == "T" else (k, n)
+    return [np.zeros(x, np.float16) for x in (a, b)] + [np.zeros((m, n), np.float32)]
+
+
+def defined(kernel, v, depth=4):
+    """The names of the ops that a position is computed from."""
+    op = kernel.defs.get(v)
+    if op is None or not depth:
+        return []
+    return [op.name, *(name for x in op.operands for name in defined(kernel, x, depth - 1))]
+
+
+def test_slices_of_a_step_are_loaded_before_any_is_used():
+    """A lane waits once for each step, and not for each slice."""
+    made = thin("NT", (1, 4, 1024)).build
+    plan = made.program.plans.plan_for([view(x) for x in operands("NT", (3, 201, 4097))])
+    body = next(op for op in walk(made.for_key(plan.key).lanes.body) if isinstance(op, Loop)).body
+    assert sum(isinstance(op, Load) for op in body.ops) >= 2 * 4
+    text = made.program.code_for(plan.key).ptx
+    loop = max(re.findall(r"\$L__BB[^:]*:\n(.*?)bra", text, re.DOTALL), key=lambda block: block.count("ld.global"))
+    first = loop.index("fma.rn.f32")
+    assert loop[:first].count("ld.global") > 0.9 * loop.count("ld.global") > 20
+
+
+def test_unaligned_elements_are_loaded_under_predicates_and_after_the_launch_before():
+    """Lanes out of bounds that load another element instead would take three instructions for each load."""
+    made = thin("NT", (1, 4, 1024)).build
+    plan = made.program.plans.plan_for([view(x) for x in operands("NT", (3, 201, 4097))])
+    text = made.program.code_for(plan.key).ptx
+    assert "@p ld.global.b16" in text and "ld.global.nc" not in text
+    assert text.index("griddepcontrol.wait") < text.index("ld.global.b16")
+    assert not re.search(r"ld\.global\.b16[^;]*;\s*selp", text)
+
+
+@pytest.mark.parametrize("tile", [(4, 1, 4096), (1, 4, 1024), (4, 8, 128)])
+def test_slots_have_room_for_the_copies_of_all_lanes(tile):
+    made = thin("NT", tile, split=4).build.plain
+    lanes = made.lanes
+    (exchange,) = {op.exchange for op in walk(lanes.body) if isinstance(op, HandOver)}
+    (held,) = {op.tile.type.shape for op in walk(lanes.body) if isinstance(op, HandOver)}
+    of_lanes = 4 * np.prod(held) * lanes.lanes * np.prod(lanes.waves)
+    assert slot_bytes(exchange, lanes) >= max(of_lanes, 4 * tile[0] * tile[1])
+    assert exchange_bytes(exchange, lanes) > exchange.type.shape[0] * slot_bytes(exchange, lanes)
 
 
 @pytest.mark.parametrize("dtype", [bf16, f32, i8, f8e4m3fn], ids=str)

@@ -250,12 +250,17 @@ class GpuCost:
         return chosen(in_place, by_lanes, busy), join
 
     def _split(self, work: CutWork, step: StepTime, in_place: Number) -> tuple[Number, Number]:
-        """Return the time of the busiest unit, and the time to join sums that a config splits."""
+        """Return the time of the busiest unit, and the time to join sums that a config splits.
+
+        A workgroup that computes all parts of its tiles keeps a sum while it computes the next.
+        """
         launched, steps, is_shared = self._sharing(work, in_place)
         turns = rounded_up(launched, self.units)
         by_lanes = self._in_place(work, turns, steps, step)
         by_tma = self._in_turns(turns, self.resident(work), steps, step, self._written(work))
-        return chosen(in_place, by_lanes, by_tma), chosen(is_shared, self._join(work, work.split), 0)
+        kept = work.split * self._written(work) + self.parameters.workgroup
+        again = rounded_up(work.tasks, larger(launched, 1)) * kept
+        return chosen(in_place, by_lanes, by_tma), chosen(is_shared, self._join(work, work.split), again)
 
     def _sharing(self, work: CutWork, by_lanes: Number) -> tuple[Number, Number, Number]:
         """Return the workgroups of a split-K config, the steps of each, and whether they share tiles.

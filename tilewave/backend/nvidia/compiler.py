@@ -26,8 +26,8 @@ def lowered_for(kernel: Kernel, chip: Chip, wanted: Specialization) -> LoweredLa
 
 def loads_whole_rows(kernel: Kernel, wanted: Specialization) -> bool:
     """Return whether dynamic rows are multiples of a lane's access; other rows need a separate wanted."""
-    ordered = WaitPriorLaunch, LaunchDependents
-    copies = any(isinstance(op, Asynchronous) and not isinstance(op, ordered) for op in walk(kernel.body))
+    starting = WaitPriorLaunch, LaunchDependents
+    copies = any(isinstance(op, Asynchronous) and not isinstance(op, starting) for op in walk(kernel.body))
     return not copies and not wanted.any_strides and (not wanted.narrow or wanted.vector_bytes > 0)
 
 

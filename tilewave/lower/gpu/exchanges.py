@@ -31,12 +31,17 @@ def exchange_bytes(exchange: Value, kernel: Kernel) -> int:
 
 
 def slot_bytes(exchange: Value, kernel: Kernel) -> int:
-    """Return the bytes of a slot: of the tile, or of the registers of all lanes where these hold copies."""
-    kind = exchange.type
-    moved = (op for op in walk(kernel.body) if isinstance(op, (ir.HandOver, ir.TakeOver)) and op.exchange == exchange)
+    """Return the bytes of a slot: of the tile, or of the registers of all lanes where these hold copies.
+
+    Those of warp-specialized kernels hold none, and not all of their waves have a part of the tile.
+    """
+    kind, ops = exchange.type, list(walk(kernel.body))
+    tile = prod(kind.shape[1:]) * int(kind.dtype.bytes)
+    if any(isinstance(op, ir.Role) for op in ops):
+        return tile
+    moved = (op for op in ops if isinstance(op, (ir.HandOver, ir.TakeOver)) and op.exchange == exchange)
     registers = (prod(op.tile.type.shape) // (op.wide if isinstance(op, ir.HandOver) else 1) for op in moved)
-    of_lanes = max(registers, default=0) * kernel.lanes * prod(kernel.waves)
-    return max(of_lanes, prod(kind.shape[1:])) * int(kind.dtype.bytes)
+    return max(tile, max(registers, default=0) * kernel.lanes * prod(kernel.waves) * int(kind.dtype.bytes))
 
 
 class Exchanges:

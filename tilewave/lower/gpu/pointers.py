@@ -44,7 +44,7 @@ class Pointers:
         f, condition, where = self.f, self.condition(at), self.pointer(at)
         if condition and self.place.whole_rows and self.place.alignment < self.m.target.widest_bytes:
             target = self.m.target
-            load = target.load_if_in_order if self.place.is_written else target.load_if
+            load = target.load_if_in_order if self.place.in_order else target.load_if
             return load(f, condition, raw, where)
         if condition and self.place.is_written:
             return self.m.load_if(condition, raw, lambda: self._loaded(raw, where))
