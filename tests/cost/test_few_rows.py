@@ -2,11 +2,14 @@
 
 import random
 from functools import cache
+from itertools import pairwise
 
 import pytest
 from test_unaligned_products import kernel
 
 from tilewave.analysis.thin_products import ThinLanes, ThinTile, is_thin
+from tilewave.cost.splits import split_work
+from tilewave.cost.thin import lanes_of_thin
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
 from tilewave.machine.chips import SM_90A
 from tilewave.tune.default import TunableKernel
@@ -49,7 +52,7 @@ def test_few_rows_of_a_long_depth_are_multiplied_by_lanes_without_a_packing_laun
     work = cut(shape, layout, choice.config)
     parts = machine_of("sm_90a")._parts(work)
     assert is_by_lanes(choice) and not parts["packing"]
-    shared = machine_of("sm_90a")._lanes_of_thin(work)[0]
+    shared, _ = lanes_of_thin(SM_90A, work)
     lanes = work.tasks * work.split * shared.waves * SM_90A.lanes
     assert lanes * 64 >= min(shape[2] * max(shape[:2]), UNITS * SM_90A.lanes * 64)
     assert work.split_steps <= 4
@@ -67,7 +70,7 @@ def test_a_longer_depth_is_split(layout):
 def test_time_grows_with_the_depth_and_never_by_more_than_it(few, layout):
     times = [best((few, 33, k), layout).prediction.seconds for k in (515, 1031, 2063, 4127, 8255, 16511)]
     assert times == sorted(times)
-    assert all(b < 2.2 * a for a, b in zip(times, times[1:], strict=False))
+    assert all(b < 2.2 * a for a, b in pairwise(times))
 
 
 @pytest.mark.parametrize("tile", TILES)
@@ -89,7 +92,6 @@ def test_lanes_have_registers_for_what_they_load(tile, is_across, widest):
 def test_more_tiles_than_slots_are_not_shared():
     """Workgroups then compute all parts of their tiles, in many more steps."""
     config = {BLOCK_M: 16, BLOCK_N: 64, BLOCK_K: 128, SPLIT: 4}
-    machine = machine_of("sm_90a")
-    few, many = (machine._sharing(cut((16, 64 * tiles, 4099), "NT", config), 1) for tiles in (100, 1000))
-    assert few[2] and few[0] == 400 and few[1] == 9
-    assert not many[2] and many[0] == 4 * UNITS and many[1] == 2 * 33
+    few, many = (split_work(SM_90A, cut((16, 64 * tiles, 4099), "NT", config), 1) for tiles in (100, 1000))
+    assert few.is_shared and few.launched == 400 and few.steps == 9
+    assert not many.is_shared and many.launched == 4 * UNITS and many.steps == 2 * 33

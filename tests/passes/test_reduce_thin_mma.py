@@ -101,8 +101,8 @@ def test_waves_share_the_depth_and_not_the_sides(layout):
     made = thin(layout, (4, 8, 512)).build
     plan = made.program.plans.plan_for([view(x) for x in operands(layout, (7, 203, 777))])
     lanes = made.for_key(plan.key).lanes
-    loads = [op for op in walk(lanes.body) if isinstance(op, Load)]
     depth = {"a": int(layout[0] == "N"), "b": int(layout[1] == "T")}
+    loads = [op for op in walk(lanes.body) if isinstance(op, Load) and op.memory.name in depth]
     for op in loads:
         of_waves = ["wave" in defined(lanes, x, 6) for x in op.at]
         assert of_waves == [axis == depth[op.memory.name] for axis in (0, 1)]
@@ -189,3 +189,27 @@ def test_a_bias_and_an_activation_follow_the_sum():
     made.interpret(a, b, bias, c, level="lane", order="backwards", seed=1)
     wanted = np.maximum(a.astype(np.float64) @ b.astype(np.float64).T + bias, 0)
     np.testing.assert_allclose(c, wanted, atol=70 * 2.0**-22)
+
+
+def test_an_operand_that_is_computed_is_not_sliced():
+    """What is computed of it is not repeated for each slice."""
+
+    @wave([WorkgroupConstraint(M, 4, 0), WorkgroupConstraint(N, 8, 1), TilingConstraint(K, 256)])
+    def doubled(
+        a: Memory[M, K, GLOBAL_ADDRESS_SPACE, f16],
+        b: Memory[K, N, GLOBAL_ADDRESS_SPACE, f16],
+        c: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32],
+    ):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(sums):
+            return mma(read(a) + read(a), read(b), sums)
+
+        write(total, c)
+
+    made = wave_compile(WaveCompileOptions(target="sm_90a", subs={M: 5, N: 11, K: 512}), doubled)
+    assert not any(isinstance(op, Mma) for op in walk(made.ir("reduce_thin_mma").body))
+    rng = np.random.default_rng(7)
+    a, b = random_array(rng, (5, 512), f16), random_array(rng, (11, 512), f16)
+    c = poisoned((5, 11), f32)
+    made.interpret(a, np.ascontiguousarray(b.T), c, level="lane", order="backwards", seed=1)
+    check_product(c, a * np.float16(2), b, f32)

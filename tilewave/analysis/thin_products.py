@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 
 from tilewave.analysis.loads import memory_order, power_of_two
 from tilewave.analysis.register_pressure import BESIDE, REGISTER_BYTES
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ops import Cast, Mma, Permute, Read
+from tilewave.ir.ops import Cast, Mma, Read
 from tilewave.machine.chips import Chip
 from tilewave.records import dataclass
 
@@ -124,21 +124,24 @@ def thin_tile(product: Mma, defs: Mapping[Value, Op]) -> ThinTile:
     return ThinTile(rows, cols, prod(batch), product.a.type.shape[-1], across, product.acc.type.dtype.bytes)
 
 
-def made_from(v: Value, defs: Mapping[Value, Op]) -> Sequence[Op]:
-    """Return the read that an operand is, and the ops that permute and convert it, in order; empty for any other."""
-    ops: list[Op] = []
-    while isinstance(op := defs.get(v), (Permute, Cast)):
-        ops.append(op)
+@dataclass(frozen=True)
+class ReadOperand:
+    """An operand that is read, and then converted by `casts`."""
+
+    read: Read
+    casts: tuple[Cast, ...]
+
+
+def made_from(v: Value, defs: Mapping[Value, Op]) -> ReadOperand | None:
+    """Return how an operand is made of what is read; None where more is done to it."""
+    casts: list[Cast] = []
+    while isinstance(op := defs.get(v), Cast):
+        casts.append(op)
         v = op.x
-    return [op, *reversed(ops)] if isinstance(op, Read) else []
+    return ReadOperand(op, tuple(reversed(casts))) if isinstance(op, Read) and op.axes else None
 
 
 def is_across(operand: Value, defs: Mapping[Value, Op]) -> bool:
     """Return whether neighbours in memory are in different rows of an operand, and not along its depth."""
-    read, *made = made_from(operand, defs) or [None]
-    if not isinstance(read, Read) or not read.axes:
-        return False
-    axis = memory_order(read)[-1]
-    for op in made:
-        axis = op.axes.index(axis) if isinstance(op, Permute) else axis
-    return axis != len(operand.type.shape) - 1
+    made = made_from(operand, defs)
+    return made is not None and memory_order(made.read)[-1] != len(operand.type.shape) - 1

@@ -16,18 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from tilewave.analysis.register_pressure import splits_in_turns, workgroups_in_turns
-from tilewave.analysis.thin_products import ThinLanes
-from tilewave.cost.by_lanes import (
-    is_stored_by_tma,
-    loads_of_blocks,
-    loads_of_thin,
-    stores_of_elements,
-    thin_tile_of,
-    waits_of_thin,
-)
+from tilewave.analysis.register_pressure import workgroups_in_turns
+from tilewave.cost.by_lanes import is_stored_by_tma, loads_of_blocks, stores_of_elements
 from tilewave.cost.parameters import LaunchParameters
 from tilewave.cost.prediction import Prediction
+from tilewave.cost.splits import split_work
+from tilewave.cost.thin import lanes_of_thin, loads_of_thin, waits_of_thin
 from tilewave.cost.work import CutProduct, CutTransfer, CutWork
 from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, root, rounded_up, smaller
 from tilewave.ir.stream_k import likely_workgroups
@@ -140,7 +134,7 @@ class GpuCost:
     def resident(self, work: CutWork) -> int:
         """Return how many workgroups run on one unit at once."""
         if work.is_thin:
-            return min(shared.resident for shared in self._lanes_of_thin(work))
+            return min(shared.resident for shared in lanes_of_thin(self.chip, work))
         # With two consumer warpgroups `specialize_waves` gives all registers of an SM to one workgroup.
         with_tma = 2 if self._groups(work) == 1 else 1
         return self._resident(work, self.stages(work), MOST_RESIDENT if self._by_lanes(work) else with_tma)
@@ -254,27 +248,13 @@ class GpuCost:
 
         A workgroup that computes all parts of its tiles keeps a sum while it computes the next.
         """
-        launched, steps, is_shared = self._sharing(work, in_place)
-        turns = rounded_up(launched, self.units)
-        by_lanes = self._in_place(work, turns, steps, step)
-        by_tma = self._in_turns(turns, self.resident(work), steps, step, self._written(work))
+        split = split_work(self.chip, work, in_place)
+        turns = rounded_up(split.launched, self.units)
+        by_lanes = self._in_place(work, turns, split.steps, step)
+        by_tma = self._in_turns(turns, self.resident(work), split.steps, step, self._written(work))
         kept = work.split * self._written(work) + self.parameters.workgroup
-        again = rounded_up(work.tasks, larger(launched, 1)) * kept
-        return chosen(in_place, by_lanes, by_tma), chosen(is_shared, self._join(work, work.split), again)
-
-    def _sharing(self, work: CutWork, by_lanes: Number) -> tuple[Number, Number, Number]:
-        """Return the workgroups of a split-K config, the steps of each, and whether they share tiles.
-
-        They share tiles while these are few; of more tiles, each workgroup computes all parts itself. More run at once
-        where lanes load.
-        """
-        together = splits_in_turns(self.chip, work.sums, work.step_bytes), self.units
-        at_once = chosen(by_lanes, *together)
-        most = (self.chip.tuning.splits.most_shared(n, work.split) for n in together)
-        is_shared = work.tasks <= chosen(by_lanes, *most)
-        launched = chosen(is_shared, work.tasks * work.split, smaller(work.tasks, at_once))
-        alone = work.steps * rounded_up(work.tasks, at_once)
-        return launched, chosen(is_shared, work.split_steps, alone), is_shared
+        again = rounded_up(work.tasks, larger(split.launched, 1)) * kept
+        return chosen(in_place, by_lanes, by_tma), chosen(split.is_shared, self._join(work, work.split), again)
 
     def _written(self, work: CutWork) -> Number:
         """Return the time in which a unit writes a tile: by TMA, or by lanes where rows are unaligned and it cannot."""
@@ -354,11 +334,12 @@ class GpuCost:
         """
         launched, steps, join = work.tasks, work.steps, 0
         if work.split > 1:
-            launched, steps, is_shared = self._sharing(work, 1)
-            join = chosen(is_shared, self._join(work, work.split), 0)
+            split = split_work(self.chip, work, 1)
+            launched, steps = split.launched, split.steps
+            join = chosen(split.is_shared, self._join(work, work.split), 0)
         odd = sum(is_odd for is_odd, t in work.unaligned(self.grain_bytes) if not t.is_written)
         latency, each = self.parameters.latency, []
-        for shared in self._lanes_of_thin(work):
+        for shared in lanes_of_thin(self.chip, work):
             alone = quotient(waits_of_thin(work, shared.waves * self.chip.lanes) * work.tasks, larger(launched, 1))
             at_once = self.units * shared.resident
             each.append(rounded_up(launched, at_once) * (latency // 2 + steps * latency + alone))
@@ -366,11 +347,6 @@ class GpuCost:
         from_l2 = NS * quotient(loaded * (US // NS), self.parameters.kept_bytes_per_us)  # programs have 64 bits
         own = quotient(loads_of_thin(work, self.chip.lanes) * work.tasks, larger(launched, 1))
         return chosen(odd > 0, *each), larger(from_l2, rounded_up(launched, self.units) * own), join
-
-    def _lanes_of_thin(self, work: CutWork) -> tuple[ThinLanes, ThinLanes]:
-        """Return the lanes of a product with few rows or columns where rows are unaligned, and where they are not."""
-        tile, (p,) = thin_tile_of(work), work.products
-        return ThinLanes.of(self.chip, tile, p.dtype.bytes), ThinLanes.of(self.chip, tile)
 
     def _sectors(self, t: CutTransfer) -> Number:
         """Return how many times the bytes of a tile are moved: its rows are loaded in whole sectors."""

@@ -4,8 +4,8 @@ A config is written `rows x cols x depth`, for 16-bit operands, then `/` and the
 then `:` and the parts of split-K. Tiles with up to four rows or columns are computed without a matrix unit
 (`reduce_thin_mma`): which of them are in the set depends on how the longer operand is stored. Lanes that load unaligned
 operands want steps of 16 elements where K is short, and a split where it is long and tiles are few.
-`benchmarks/kernel_set_h200.py` measured 80 configs on 177 shapes of an H200, and `benchmarks/fit_cost.py` says what this
-set holds of their best, and what the model's choice loses.
+`benchmarks/kernel_set_h200.py` measured 80 configs on 177 shapes of an H200, and `benchmarks/fit_cost.py` says what
+this set holds of their best, and what the model's choice loses.
 """
 
 from __future__ import annotations

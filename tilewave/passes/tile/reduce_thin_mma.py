@@ -34,7 +34,7 @@ from tilewave.analysis.tile_programs import adds_thin_product, needs_matrix_unit
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dead_code import eliminate_dead_code
-from tilewave.ir.ops import Add, Broadcast, Fma, Loop, Mma, Mul, Permute, Read, Reduce
+from tilewave.ir.ops import Add, Broadcast, Fma, Loop, Mma, Mul, Permute, Reduce
 from tilewave.ir.rewrite import names, rewrite, substitute_block, walk
 from tilewave.ir.types import F32, Tile
 from tilewave.machine.chips import Chip
@@ -55,8 +55,9 @@ class ReduceThinMma:
         builder, shared = Builder(names(kernel)), {loop.results: self.lanes(loop, kernel) for loop in loops}
 
         def reduce(op: Op) -> Sequence[Op] | None:
-            is_thin = isinstance(op, Loop) and op.results in shared
-            return _ThinLoop(op, kernel, shared[op.results], builder).ops() if is_thin else None
+            if not isinstance(op, Loop) or op.results not in shared:
+                return None
+            return _ThinLoop(op, kernel, shared[op.results], builder).ops()
 
         reduced = eliminate_dead_code(rewrite(kernel, reduce))
         most = max(shared.values(), key=lambda one: one.waves)
@@ -76,16 +77,16 @@ class _ThinLoop:
     """A loop that adds up terms instead of a product, and the sum of what it carries."""
 
     def __init__(self, loop: Loop, kernel: Kernel, lanes: ThinLanes, builder: Builder) -> None:
-        self.loop, self.builder, self.product, self.depth = loop, builder, _product(loop), lanes.depth
+        self.loop, self.builder, self.product = loop, builder, _product(loop)
+        made = (made_from(v, kernel.defs) for v in (self.product.a, self.product.b))
+        self.made = [one for one in made if one is not None and not one.read.within]
+        self.is_sliced = len(self.made) > 1
+        self.depth = lanes.depth if self.is_sliced else self.product.a.type.shape[-1]
         *batch, _, _ = self.product.acc.type.shape
         self.axes = (*range(len(batch)), *(len(batch) + axis for axis in lanes.axes))
         """The axes of the product, with the depth as the last one, in the order of the terms."""
         whole = (*self.product.acc.type.shape, self.depth)
         self.kind = Tile(tuple(whole[axis] for axis in self.axes), self.product.acc.type.dtype)
-        self.made = [made_from(v, kernel.defs) for v in (self.product.a, self.product.b)]
-        if not all(made and not made[0].within for made in self.made):
-            self.depth = self.product.a.type.shape[-1]
-            self.made = []
 
     def ops(self) -> list[Op]:
         with self.builder.region():
@@ -113,7 +114,7 @@ class _ThinLoop:
     def factor(self, side: int, begin: int) -> Value:
         """Return the terms' factors of one operand, from `begin` on along the depth."""
         x, *batch = (self.product.a, self.product.b)[side], *range(len(self.axes) - 3)
-        x = self.builder.cast(self.slice(side, begin) if self.made else x, self.kind.dtype)
+        x = self.builder.cast(self.slice(side, begin) if self.is_sliced else x, self.kind.dtype)
         mine = (*batch, len(batch) + side, len(batch) + 2)
         axes = tuple(sorted(self.axes.index(axis) for axis in mine))
         return self.builder.emit(Broadcast, self.ordered(x, mine), axes, type=self.kind)
@@ -126,34 +127,16 @@ class _ThinLoop:
         return self.builder.emit(Permute, x, order, type=Tile(tuple(x.type.shape[i] for i in order), x.type.dtype))
 
     def slice(self, side: int, begin: int) -> Value:
-        """Emit the read of a slice of an operand, and what the operand is made of it by."""
-        read, *rest = self.made[side]
-        axis = len((self.product.a, self.product.b)[side].type.shape) - 1
-        for op in reversed(rest):
-            axis = op.axes[axis] if isinstance(op, Permute) else axis
-        assert isinstance(read, Read)
-        return self.again(rest, self.read(read, axis, begin), axis)
-
-    def read(self, read: Read, axis: int, begin: int) -> Value:
-        b, along = self.builder, read.axes[axis]
-        at = list(read.at)
+        """Emit the read of a slice of an operand from `begin` on along the depth, and its casts."""
+        b, read = self.builder, self.made[side].read
+        *shape, _ = read.result.type.shape
+        at, along = list(read.at), read.axes[-1]
         at[along] = (Number(b, at[along]) + begin).value if begin else at[along]
-        found = b.fresh(f"{read.result.name}_slice", self.cut(read.result, axis))
-        b.ops.append(replace(read, at=tuple(at), through="", ahead=(), results=(found,)))
-        return found
-
-    def again(self, ops: Sequence[Op], x: Value, axis: int) -> Value:
-        """Emit ops that permute and convert for a slice, and return what they make of it."""
-        for op in ops:
-            axis = op.axes.index(axis) if isinstance(op, Permute) else axis
-            found = self.builder.fresh(f"{op.results[0].name}_slice", self.cut(op.results[0], axis))
-            self.builder.ops.append(replace(op, x=x, results=(found,)))
-            x = found
+        x = b.fresh(f"{read.result.name}_slice", Tile((*shape, self.depth), read.result.type.dtype))
+        b.ops.append(replace(read, at=tuple(at), through="", ahead=(), results=(x,)))
+        for cast in self.made[side].casts:
+            x = b.cast(x, cast.result.type.dtype)
         return x
-
-    def cut(self, v: Value, axis: int) -> Tile:
-        shape = v.type.shape
-        return Tile((*shape[:axis], self.depth, *shape[axis + 1 :]), v.type.dtype)
 
     def added(self, a: Value, b: Value, terms: Value) -> Value:
         """Return the terms with the products of two tiles of factors added."""
