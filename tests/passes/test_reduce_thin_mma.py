@@ -11,7 +11,7 @@ from lane_runs import ORDERS, some_of
 from tilewave import *
 from tilewave.ir.ops import HandOver, Load, Loop, Mma, Reduce
 from tilewave.ir.rewrite import walk
-from tilewave.kernels.linear import ProductForm, product_kernel
+from tilewave.kernels.linear import BATCH, ProductForm, product_kernel
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
 from tilewave.lang.constraints import SplitConstraint
 from tilewave.lower.gpu.exchanges import exchange_bytes, slot_bytes
@@ -156,8 +156,29 @@ def test_slots_have_room_for_the_copies_of_all_lanes(tile):
 
 
 @pytest.mark.parametrize("dtype", [bf16, f32, i8, f8e4m3fn], ids=str)
-def test_terms_are_added_in_the_dtype_of_the_sums(dtype):
-    check(thin("NT", (4, 1, 64), dtype), "NT", (5, 2, 100), dtype)
+@pytest.mark.parametrize(("tile", "shape"), [((4, 1, 64), (5, 2, 100)), ((4, 8, 256), (6, 9, 517))])
+def test_terms_are_added_in_the_dtype_of_the_sums(dtype, tile, shape):
+    check(thin("NT", tile, dtype), "NT", shape, dtype)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_stack_of_products_is_right(layout):
+    made = thin(layout, (4, 8, 256), batch=BATCH[:1])
+    rng, (m, n, k) = np.random.default_rng(11), (3, 11, 301)
+    a, b = (rng.standard_normal((3, side, k)).astype(np.float16) for side in (m, n))
+    c = np.full((3, m, n), np.nan, np.float32)
+    given = (
+        x if is_along else np.ascontiguousarray(x.swapaxes(1, 2))
+        for x, is_along in zip((a, b), along(layout), strict=True)
+    )
+    made.interpret(*given, c, level="lane", order="backwards", seed=2)
+    for i in range(3):
+        check_product(c[i], a[i], b[i], f32)
+
+
+def along(layout):
+    """Whether each operand is contiguous along the depth."""
+    return layout[0] == "N", layout[1] == "T"
 
 
 def test_lanes_meet_once_after_the_loop():
