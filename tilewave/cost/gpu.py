@@ -246,13 +246,13 @@ class GpuCost:
     def _split(self, work: CutWork, step: StepTime, in_place: Number) -> tuple[Number, Number]:
         """Return the time of the busiest unit, and the time to join sums that a config splits.
 
-        A workgroup that computes all parts of its tiles keeps a sum while it computes the next.
+        A workgroup that computes all parts of its tiles keeps a sum while it begins the next, and waits for its loads.
         """
-        split = split_work(self.chip, work, in_place)
+        split = split_work(self.chip, work, 1 if self._by_lanes(work) else in_place)
         turns = rounded_up(split.launched, self.units)
         by_lanes = self._in_place(work, turns, split.steps, step)
         by_tma = self._in_turns(turns, self.resident(work), split.steps, step, self._written(work))
-        kept = work.split * self._written(work) + self.parameters.workgroup
+        kept = work.split * (self._written(work) + self.parameters.latency) + self.parameters.workgroup
         again = rounded_up(work.tasks, larger(split.launched, 1)) * kept
         return chosen(in_place, by_lanes, by_tma), chosen(split.is_shared, self._join(work, work.split), again)
 
