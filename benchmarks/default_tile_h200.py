@@ -1,12 +1,12 @@
 """`ops.matmul` with its default configs on an NVIDIA GPU, compared with `torch.matmul`.
 
-    python benchmarks/default_tile_h200.py [--seed 17] [--count 60] [--seconds 600] [--json FILE]
+    python benchmarks/default_tile_h200.py [--family few-rows] [--seed 17] [--count 60] [--seconds 600] [--json FILE]
     python benchmarks/default_tile_h200.py --table seeds layouts rows unaligned [--json FILE]
     python benchmarks/default_tile_h200.py --batches [--weight 4096x4096] [--json FILE]
 
 The first measures random shapes through the public call with CUDA tensors: M, N and K log-uniform from 1 to 16384, in
-all four layouts, every third rounded up to multiples of 64, f16 and bf16 in turns. A shape is called until its best
-config is compiled. Each contestant is a CUDA graph of calls on as many buffers as hold 200 MB, so that L2 holds what it
+all four layouts, every third rounded up to multiples of 64, f16 and bf16 in turns. Of the family `few-rows` M or
+N is from 1 to 32, and the other sizes are odd. A shape is called until its best config is compiled. Each contestant is a CUDA graph of calls on as many buffers as hold 200 MB, so that L2 holds what it
 would in a program; graphs take turns, in a new order each round. A result is compared with torch's, and a wrong one is
 never timed. Printed are medians of microseconds, the ratio to torch (above 1, ours is faster), the geometric mean, and
 how many shapes are below 0.9 and 0.75.
@@ -48,6 +48,7 @@ LAYOUTS = ("NT", "NN", "TT", "TN")
 """The first letter: A as [M, K] or, T, as [K, M] transposed; the second: B as [K, N] or, T, as [N, K] transposed."""
 DTYPES = ("float16", "bfloat16")
 LONGEST, MULTIPLE = 16384, 64
+FEW, FAMILIES = 32, ("all", "few-rows")
 BUFFER_BYTES, MOST_BUFFERS = 200 << 20, 32
 BURST_SECONDS, ROUNDS, SETTLING_CALLS = 0.001, 7, 20
 UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -102,6 +103,16 @@ def named_cases(table: str) -> list[Case]:
 
 
 TABLES = ("seeds", "layouts", "rows", "unaligned")
+
+
+def few_rows(seed: int, count: int) -> Iterator[Case]:
+    """Yield unaligned shapes of few rows and of few columns in turns, in each layout."""
+    draw = random.Random(seed)
+    for at in range(count):
+        few, *others = (round(math.exp(draw.uniform(0, math.log(most)))) for most in (FEW, LONGEST, LONGEST))
+        long, k = (n // 2 * 2 + 1 for n in others)
+        m, n = (few, long) if at % 2 else (long, few)
+        yield Case(m, n, k, LAYOUTS[at // 2 % 4], DTYPES[at // 8 % 2])
 
 
 # -- random shapes ----------------------------------------------------------------------------------------------------
@@ -293,6 +304,7 @@ def print_batches(cache: str, found: dict[str, Any]) -> None:
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--family", choices=FAMILIES, default="all")
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=600)
@@ -314,7 +326,8 @@ def main() -> None:
             print(json.dumps(batches_here(Card(torch), (n, k))))
             return
         print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, seed {asked.seed}")
-        tables = [named_cases(table) for table in asked.table or ()] or [list(cases(asked.seed, asked.count))]
+        drawn = few_rows if asked.family == "few-rows" else cases
+        tables = [named_cases(table) for table in asked.table or ()] or [list(drawn(asked.seed, asked.count))]
         found = [row for shapes in tables for row in measured(Card(torch), asked, shapes)]
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=2) + "\n")

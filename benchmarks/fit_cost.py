@@ -29,6 +29,8 @@ from tilewave.tune.space import NUM_STAGES, SPLIT
 ROWS = Path(__file__).parent / "data" / "h200_kernel_set.csv"
 FITTED = [f.name for f in fields(HOPPER) if f.name not in ("error", "fitted_on")]
 STEPS = (1.3, 1.1, 1.03)
+CONTIGUOUS = {"NT": ("depth", "depth"), "NN": ("depth", "side"), "TT": ("side", "depth"), "TN": ("side", "side")}
+"""The axes along which the operands of each layout are contiguous."""
 LEAST_SHARE = 0.5
 """Launches that are slower than this, relative to the best of their shape, are left out of a fit."""
 ROUGH = 0.1
@@ -47,6 +49,10 @@ class Row:
 
 def form(layout):
     return ProductForm(f16, f16, (K, M) if layout[0] == "T" else (M, K), (N, K) if layout[1] == "T" else (K, N))
+
+
+def config_of(one):
+    return one["rows"], one["cols"], one["depth"], one["num_stages"], one["split"] or 1
 
 
 def read_rows(paths, unaligned):
@@ -96,10 +102,10 @@ def fitted(rows, parameters):
 
 
 def judged(rows, parameters, configs):
-    """The share of the best speed that the choice among `configs` has, by shape; and what was chosen."""
+    """The share of the best speed that the choice among a layout's `configs` has, by shape; and what was chosen."""
     by_shape = defaultdict(list)
     for row, predicted in zip(rows, predictions(rows, parameters), strict=True):
-        if row.config in configs:
+        if row.config in configs[row.shape[-1]]:
             by_shape[row.shape].append((predicted, row))
     return {shape: (min(found, key=lambda one: one[0]), found) for shape, found in by_shape.items()}
 
@@ -125,10 +131,7 @@ def main():
     parser.add_argument("--worst", type=int, default=0)
     asked = parser.parse_args()
     rows = read_rows(asked.files, asked.unaligned)
-    configs = {
-        (one["rows"], one["cols"], one["depth"], one["num_stages"], one["split"] or 1)
-        for one in kernel_set("nvidia", 2)
-    }
+    configs = {layout: set(map(config_of, kernel_set("nvidia", 2, axes))) for layout, axes in CONTIGUOUS.items()}
     parameters = HOPPER
     if asked.fit:
         parameters = fitted([row for row in rows if row.share > LEAST_SHARE], parameters)

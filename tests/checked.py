@@ -71,7 +71,7 @@ from tilewave.passes.tile.licm_reads import licm_reads
 from tilewave.passes.tile.narrow_mma import narrow_mma
 from tilewave.passes.tile.pad_mma import pad_mma
 from tilewave.passes.tile.pad_rows import PadRows
-from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
+from tilewave.passes.tile.reduce_thin_mma import ReduceThinMma
 from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
 from tilewave.passes.tile.split_tiles import SplitTiles
@@ -144,7 +144,7 @@ PASSES = {
     "vectorize_atomics": lambda text: vectorize_atomics,
     "dependent_launch": lambda text: DependentLaunch(),
     "strength_reduce_division": lambda text: StrengthReduceDivision(),
-    "reduce_thin_mma": lambda text: reduce_thin_mma,
+    "reduce_thin_mma": lambda text: ReduceThinMma(SM_90A),
     "transpose_mma": lambda text: TransposeMma(CHIPS[text]),
     "prioritize_mma": lambda text: prioritize_mma,
     "unroll_stages": lambda text: UnrollStages(),

@@ -4,9 +4,10 @@ import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
 from tilewave import *
+from tilewave.analysis.thin_products import is_thin
 from tilewave.options import as_chosen
 from tilewave.tune.choose import rank
-from tilewave.tune.configs import SETS, host_set, kernel_set
+from tilewave.tune.configs import LAYOUTS, SETS, host_set, kernel_set
 from tilewave.tune.default import TunableKernel
 from tilewave.tune.space import NUM_STAGES, SPLIT
 
@@ -22,10 +23,20 @@ def tiles_of(target, dtype=f16, **more):
 
 @pytest.mark.parametrize("vendor", SETS)
 @pytest.mark.parametrize("element_bytes", [1, 2, 4])
-def test_a_set_has_few_configs_each_once(vendor, element_bytes):
-    found = kernel_set(vendor, element_bytes)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_set_has_few_configs_each_once(vendor, element_bytes, layout):
+    found = kernel_set(vendor, element_bytes, layout)
     assert 8 <= len(found) <= MOST and len({tuple(one.items()) for one in found}) == len(found)
     assert all(one["depth"] * element_bytes >= 32 for one in found)
+
+
+def test_the_longer_operand_decides_which_tiles_lanes_multiply():
+    """Neighbouring lanes load neighbours: many of the depth, or many of the side."""
+    few = [{(c["rows"], c["cols"], c["depth"]) for c in kernel_set("nvidia", 2, layout)} for layout in LAYOUTS]
+    along, of_rows, of_columns, both = ({tile for tile in found if min(tile[:2]) == 1} for found in few)
+    assert (1, 4, 1024) in along - of_rows and (1, 64, 256) in of_rows - along
+    assert (4, 1, 1024) in along - of_columns and (64, 1, 256) in of_columns - along
+    assert both == (of_rows | of_columns) - along | along & both
 
 
 def test_depths_follow_the_width_of_a_dtype():
@@ -46,7 +57,7 @@ def test_every_config_of_a_set_is_legal(target):
     for dtype in DTYPES[target]:
         tiles = tiles_of(target, dtype)
         ranked = rank(tiles.problem.sized(tiles.typical), tiles.space, tiles.machine)
-        illegal = {"one row or column"} if (target, dtype) == ("sm_90a", f32) else set()
+        illegal = {"few rows or columns"} if (target, dtype) == ("sm_90a", f32) else set()
         assert {*ranked.illegal} == illegal
         assert ranked.considered == len([*tiles.space.configs()]) <= (MOST_ON_CPUS if target == "cpu" else MOST)
 
@@ -92,20 +103,20 @@ def test_configs_compile_with_open_sizes(target, every):
         assert {*made.open_sizes} == {"M", "N", "K"}, choice.text
 
 
-def has_one_row_or_column(choice):
-    return 1 in (choice.tiles[BLOCK_M], choice.tiles[BLOCK_N])
+def is_multiplied_by_lanes(choice):
+    return is_thin(choice.tiles[BLOCK_M], choice.tiles[BLOCK_N])
 
 
 @pytest.mark.parametrize(
-    ("shape", "is_thin"), [((4, 1, 4868), True), ((84, 1, 2259), True), ((4096, 4096, 4096), False)]
+    ("shape", "by_lanes"), [((4, 1, 4868), True), ((84, 1, 2259), True), ((4096, 4096, 4096), False)]
 )
-def test_few_columns_are_multiplied_by_lanes_where_the_model_says_so(shape, is_thin):
+def test_few_columns_are_multiplied_by_lanes_where_the_model_says_so(shape, by_lanes):
     sizes = dict(zip((M, N, K), shape, strict=True))
     best, *others = tiles_of("sm_90a").predicted(sizes)
-    assert has_one_row_or_column(best) == is_thin
-    assert any(map(has_one_row_or_column, others))
+    assert is_multiplied_by_lanes(best) == by_lanes
+    assert any(map(is_multiplied_by_lanes, others))
 
 
 def test_a_batch_invariant_kernel_never_sums_by_lanes():
     sizes = dict(zip((M, N, K), (4, 1, 4868), strict=True))
-    assert not any(map(has_one_row_or_column, tiles_of("sm_90a").for_all_batches().predicted(sizes)))
+    assert not any(map(is_multiplied_by_lanes, tiles_of("sm_90a").for_all_batches().predicted(sizes)))

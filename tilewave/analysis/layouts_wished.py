@@ -12,6 +12,7 @@ from tilewave.analysis.loads import memory_order
 from tilewave.analysis.tied_layouts import TileLayouts
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import (
+    Broadcast,
     Elementwise,
     Loop,
     Mma,
@@ -85,7 +86,27 @@ class LayoutsWished:
         near = order[::-1]
         lanes = self.lanes // waves
         width = chunk_width(shape, near[0], max(1, self._vector_bytes(v) // element_bytes), lanes, waves)
-        return (rows_in_lanes(shape, near, width, lanes, waves, reduced),)
+        kept = [axis for axis in range(len(shape)) if axis not in reduced]
+        last = kept if self._is_repeated_along(kept, v) else reduced
+        return (rows_in_lanes(shape, near, width, lanes, waves, last),)
+
+    def _is_repeated_along(self, kept: Sequence[int], v: Value) -> bool:
+        """Return whether a loop adds up `v` from tiles of which each is repeated along some of its kept axes.
+
+        Waves that split these would each load the same elements; they meet once, after the loop, if they split the
+        others.
+        """
+        loop = self._defs.get(v)
+        if not isinstance(loop, Loop):
+            return False
+        repeated, waiting = False, [loop.body.yielded[loop.results.index(v)]]
+        while waiting:
+            op = self._defs.get(waiting.pop())
+            if isinstance(op, Broadcast) and is_tile(op.x):
+                repeated |= any(v.type.shape[axis] > 1 for axis in kept if axis not in op.axes)
+            elif isinstance(op, Elementwise):
+                waiting += op.operands
+        return repeated
 
     def _is_met(self, v: Value) -> bool:
         maker = self._defs.get(v)

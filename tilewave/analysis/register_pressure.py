@@ -29,6 +29,8 @@ def held_bytes(v: Value) -> int:
 
 MOST_IN_TURNS = 4
 """The most workgroups on an SM whose lanes load what they multiply."""
+GROUP_WAVES = 4
+"""The waves of a warpgroup, which multiplies the part of a sum."""
 BESIDE = 40
 """Registers of such a lane beside its sums and what it loads: addresses, masks, and how far rows are shifted."""
 
@@ -40,3 +42,8 @@ def workgroups_in_turns(chip: Chip, lanes: int, sums: int, loaded_bytes: int, sh
     """
     held = REGISTER_BYTES * (sums + BESIDE * lanes) + 2 * loaded_bytes
     return max(1, min(MOST_IN_TURNS, chip.register_bytes // held, chip.shared.bytes // max(1, shared_bytes)))
+
+
+def splits_in_turns(chip: Chip, sums: int, loaded_bytes: int) -> int:
+    """Return how many workgroups of one warpgroup run at once that load what they multiply, parts of sums."""
+    return chip.processors * workgroups_in_turns(chip, GROUP_WAVES * chip.lanes, sums, loaded_bytes, loaded_bytes)

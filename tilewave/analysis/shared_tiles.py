@@ -59,6 +59,12 @@ class TileProgram:
         return prod(sums.shape) * int(sums.dtype.bytes)
 
     @property
+    def loaded_bytes(self) -> int:
+        """Bytes of the tiles that a step loads."""
+        tiles = [op.result.type for op in self.loop.body.ops if isinstance(op, Read)]
+        return sum(prod(tile.shape) * int(tile.dtype.bytes) for tile in tiles)
+
+    @property
     def ends_in_zeros(self) -> bool:
         return self.depths.end_in_zeros(self.loop)
 

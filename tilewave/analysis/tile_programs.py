@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewave.analysis.thin_products import is_thin
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Const, Elementwise, Loop, Mma, While, Workgroup, Yield
 from tilewave.ir.rewrite import walk
@@ -43,11 +44,11 @@ def only_adds_up(op: Op) -> bool:
 
 
 def adds_thin_product(op: Op) -> bool:
-    """Return whether a loop adds up one product with a single row or column, whose instruction is left open."""
-    if not isinstance(op, Loop) or op.split > 1 or len(op.init) != 1 or not adds_one_product(op):
+    """Return whether a loop adds up one product with few rows or columns, whose instruction is left open."""
+    if not isinstance(op, Loop) or len(op.init) != 1 or not adds_one_product(op):
         return False
     (product,) = (inner for inner in op.body.ops if isinstance(inner, Mma))
-    return not product.wish and 1 in product.acc.type.shape[-2:]
+    return not product.wish and is_thin(*product.acc.type.shape[-2:])
 
 
 def needs_matrix_unit(kernel: Kernel) -> bool:

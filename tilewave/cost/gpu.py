@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from math import prod
 
 from tilewave.analysis.register_pressure import workgroups_in_turns
-from tilewave.cost.by_lanes import is_stored_by_tma, loads_of_blocks, loads_of_thin, stores_of_elements, waits_of_thin
+from tilewave.cost.by_lanes import is_stored_by_tma, loads_of_blocks, stores_of_elements
 from tilewave.cost.parameters import LaunchParameters
 from tilewave.cost.prediction import Prediction
+from tilewave.cost.splits import split_work
+from tilewave.cost.thin import lanes_of_thin, loads_of_thin, waits_of_thin
 from tilewave.cost.work import CutProduct, CutTransfer, CutWork
 from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, root, rounded_up, smaller
 from tilewave.ir.stream_k import likely_workgroups
@@ -102,9 +104,9 @@ class GpuCost:
         if not work.products:
             return self._named(loads=self._rows(work), memory=memory, launch=p.launch)
         if work.is_thin:
-            waits, loads = self._thin(work)
+            waits, loads, join = self._thin(work)
             late = chosen(self._is_late(work), p.latency, 0)
-            return self._named(latency=waits, loads=loads, memory=memory, launch=p.launch + late)
+            return self._named(latency=waits, loads=loads, memory=memory, launch=p.launch + late, join=join)
         step = self._step(work)
         busy, join = self._busy(work, step)
         late = chosen(self._is_late(work), p.latency, 0)
@@ -132,13 +134,10 @@ class GpuCost:
     def resident(self, work: CutWork) -> int:
         """Return how many workgroups run on one unit at once."""
         if work.is_thin:
-            return max(1, self.chip.tuning.rows.resident_lanes // self._lanes_of_thin(work))
+            return min(shared.resident for shared in lanes_of_thin(self.chip, work))
         # With two consumer warpgroups `specialize_waves` gives all registers of an SM to one workgroup.
         with_tma = 2 if self._groups(work) == 1 else 1
         return self._resident(work, self.stages(work), MOST_RESIDENT if self._by_lanes(work) else with_tma)
-
-    def _lanes_of_thin(self, work: CutWork) -> int:
-        return max(self.chip.lanes, max(t.tile_bytes for t in work.operands) // self.chip.tuning.rows.lane_bytes)
 
     def _resident(self, work: CutWork, stages: int, most: int) -> int:
         taken = stages * work.step_bytes + self._staged_bytes(work)
@@ -175,7 +174,7 @@ class GpuCost:
     def refused(self, work: CutWork) -> str:
         """Return why the chip certainly cannot run a config; the compiler refuses the others that it cannot."""
         if work.is_thin and not self._replaces_instruction(work):
-            return "one row or column"
+            return "few rows or columns"
         return refused_config(self.chip, work, 1 if self._by_lanes(work) else 2)
 
     def _replaces_instruction(self, work: CutWork) -> bool:
@@ -225,13 +224,14 @@ class GpuCost:
     def _busy(self, work: CutWork, step: StepTime) -> tuple[Number, Number]:
         """Return the time of the busiest unit, and the time to join split sums."""
         p, units, resident = self.parameters, self.units, self.resident(work)
-        tasks, steps = work.tasks * work.split, work.split_steps
-        written = self._written(work)
-        turns, in_place = rounded_up(tasks, units), self.loads_in_place(work)
-        by_lanes = self._in_place(work, turns, step)
-        if work.split > 1 or self._by_lanes(work):
-            join = self._join(work, work.split) if work.split > 1 else 0
-            return chosen(in_place, by_lanes, self._in_turns(turns, resident, steps, step, written)), join
+        in_place = self.loads_in_place(work)
+        if work.split > 1:
+            return self._split(work, step, in_place)
+        tasks, steps = work.tasks, work.split_steps
+        written, turns = self._written(work), rounded_up(tasks, units)
+        by_lanes = self._in_place(work, turns, steps, step)
+        if self._by_lanes(work):
+            return chosen(in_place, by_lanes, self._in_turns(turns, resident, steps, step, written)), 0
         whole, left = quotient(tasks, units), remainder(tasks, units)
         few = resident > 1
         parts, longest = self._stream_k(work, left, steps, few)
@@ -243,6 +243,19 @@ class GpuCost:
         busy = p.latency + step.loads + (whole * steps + last) * step.alone + turns * written
         return chosen(in_place, by_lanes, busy), join
 
+    def _split(self, work: CutWork, step: StepTime, in_place: Number) -> tuple[Number, Number]:
+        """Return the time of the busiest unit, and the time to join sums that a config splits.
+
+        A workgroup that computes all parts of its tiles keeps a sum while it begins the next, and waits for its loads.
+        """
+        split = split_work(self.chip, work, 1 if self._by_lanes(work) else in_place)
+        turns = rounded_up(split.launched, self.units)
+        by_lanes = self._in_place(work, turns, split.steps, step)
+        by_tma = self._in_turns(turns, self.resident(work), split.steps, step, self._written(work))
+        kept = work.split * (self._written(work) + self.parameters.latency) + self.parameters.workgroup
+        again = rounded_up(work.tasks, larger(split.launched, 1)) * kept
+        return chosen(in_place, by_lanes, by_tma), chosen(split.is_shared, self._join(work, work.split), again)
+
     def _written(self, work: CutWork) -> Number:
         """Return the time in which a unit writes a tile: by TMA, or by lanes where rows are unaligned and it cannot."""
         by_tma = self.parameters.sum * work.sums
@@ -251,13 +264,13 @@ class GpuCost:
         odd = sum(is_odd for is_odd, t in work.unaligned(self.grain_bytes) if t.is_written)
         return chosen(odd > 0, stores_of_elements(work, self.chip.lanes), by_tma)
 
-    def _in_place(self, work: CutWork, turns: Number, step: StepTime) -> Number:
-        """Return the time of `turns` workgroups on a unit whose lanes load unaligned rows and store them."""
+    def _in_place(self, work: CutWork, turns: Number, steps: Number, step: StepTime) -> Number:
+        """Return the time of `turns` workgroups of so many steps on a unit, whose lanes load and store rows."""
         lanes = self.chip.lanes * SIDE // WAVE_ROWS * self._groups(work)
         held = work.step_bytes + CHUNK_BYTES_OF_A_LANE * lanes
         resident = workgroups_in_turns(self.chip, lanes, work.sums, work.step_bytes, held)
-        waited = self._in_turns(turns, resident, work.split_steps, step, -self.parameters.latency)
-        each = work.split_steps * loads_of_blocks(work, self.chip.lanes) + stores_of_elements(work, self.chip.lanes)
+        waited = self._in_turns(turns, resident, steps, step, -self.parameters.latency)
+        each = steps * loads_of_blocks(work, self.chip.lanes) + stores_of_elements(work, self.chip.lanes)
         return larger(waited, turns * each)
 
     def _in_turns(self, turns: Number, resident: int, steps: Number, step: StepTime, written: int) -> Number:
@@ -312,18 +325,28 @@ class GpuCost:
         rows = quotient(t.array_bytes, larger(t.row_bytes, 1))
         return larger(t.array_bytes, rows * self.grain_bytes)
 
-    def _thin(self, work: CutWork) -> tuple[Number, Number]:
-        """Return the time that lanes wait in a product with one row or column, and that L2 or an SM takes to load.
+    def _thin(self, work: CutWork) -> tuple[Number, Number, Number]:
+        """Return the time that lanes wait in a product with few rows or columns, that L2 or an SM takes to load, and
+        to join split sums.
 
-        Each task begins, and waits for every step; an SM holds so many lanes at once.
+        Each workgroup begins, and waits for every step; an SM holds so many lanes at once, fewer where rows are
+        unaligned.
         """
-        p = self.parameters
-        each = p.latency // 2 + waits_of_thin(work, self._lanes_of_thin(work))
-        waits = rounded_up(work.tasks, self.units * self.resident(work)) * (p.latency + work.steps * each)
+        launched, steps, join = work.tasks, work.steps, 0
+        if work.split > 1:
+            split = split_work(self.chip, work, 1)
+            launched, steps = split.launched, split.steps
+            join = chosen(split.is_shared, self._join(work, work.split), 0)
+        odd = sum(is_odd for is_odd, t in work.unaligned(self.grain_bytes) if not t.is_written)
+        latency, each = self.parameters.latency, []
+        for shared in lanes_of_thin(self.chip, work):
+            alone = quotient(waits_of_thin(work, shared.waves * self.chip.lanes) * work.tasks, larger(launched, 1))
+            at_once = self.units * shared.resident
+            each.append(rounded_up(launched, at_once) * (latency // 2 + steps * latency + alone))
         loaded = sum(t.swept_bytes * self._sectors(t) for t in work.operands)
-        from_l2 = NS * quotient(loaded * (US // NS), p.kept_bytes_per_us)  # numbers of programs have 64 bits
-        turns = rounded_up(work.tasks, self.units)
-        return waits, larger(from_l2, turns * loads_of_thin(work, self.chip.lanes))
+        from_l2 = NS * quotient(loaded * (US // NS), self.parameters.kept_bytes_per_us)  # programs have 64 bits
+        own = quotient(loads_of_thin(work, self.chip.lanes) * work.tasks, larger(launched, 1))
+        return chosen(odd > 0, *each), larger(from_l2, rounded_up(launched, self.units) * own), join
 
     def _sectors(self, t: CutTransfer) -> Number:
         """Return how many times the bytes of a tile are moved: its rows are loaded in whole sectors."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from tilewave.analysis.thin_products import is_thin
 from tilewave.forks import cached_property
 from tilewave.ir.host_program import Number, remainder, rounded_up
 from tilewave.ir.types import DType
@@ -89,8 +90,8 @@ class CutWork:
 
     @cached_property
     def is_thin(self) -> bool:
-        """Whether a loop adds up one product with a single row or column, which lanes compute without a matrix unit."""
-        return len(self.products) == 1 and 1 in (self.products[0].rows, self.products[0].cols) and self.split == 1
+        """Whether a loop adds up one product with few rows or columns, which lanes compute without a matrix unit."""
+        return len(self.products) == 1 and is_thin(self.products[0].rows, self.products[0].cols)
 
     @cached_property
     def tasks(self) -> Number:

@@ -51,6 +51,13 @@ class SplitTuning:
         """Return whether a tile of so many parts is reduced in slices."""
         return sums_bytes >= self.least_sums_bytes and (parts - 1) * sums_bytes > self.scattered_bytes
 
+    def most_shared(self, at_once: int, parts: int) -> int:
+        """Return the most tiles whose parts workgroups share, of which `at_once` run at once: there are slots for all.
+
+        With more tiles each workgroup computes all parts of its tiles itself.
+        """
+        return self.most_waves * at_once // max(1, parts - 1)
+
     def come_together(self, others: int, sums_bytes: int) -> bool:
         """Return whether so many partial sums of a tile are few enough to be loaded at once."""
         return others > 1 and others * sums_bytes <= self.scattered_bytes

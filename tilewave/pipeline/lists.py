@@ -68,7 +68,7 @@ from tilewave.passes.tile.licm_reads import licm_reads
 from tilewave.passes.tile.narrow_mma import narrow_mma
 from tilewave.passes.tile.pad_mma import pad_mma
 from tilewave.passes.tile.pad_rows import PadRows
-from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
+from tilewave.passes.tile.reduce_thin_mma import ReduceThinMma
 from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
 from tilewave.passes.tile.transpose_mma import TransposeMma
@@ -158,10 +158,9 @@ def hopper_plain(
     """
     return (
         *_limits(widths),  # first, because layouts depend on the width of vectors
-        reduce_thin_mma,  # before transpose_mma and select_mma, which would pad such products
         # Before split_k, because workgroups exchange sums as the matrix unit leaves them.
         TransposeMma(machine, by_tma=False),
-        SplitK(machine.processors, machine.tuning.splits),
+        SplitK(machine.processors, machine.tuning.splits, sharing=machine),
         serialize_split_k,  # after split_k, because it serializes the splits that workgroups cannot share
         skip_empty_tiles,
         fold_trivial_loops,
@@ -170,6 +169,9 @@ def hopper_plain(
         ChooseWaveCount(machine, machine.tuning.rows),
         # After choose_wave_count, because it counts the workgroups of a processor.
         PrefetchTiles(machine.tuning.pipeline.in_flight_bytes),
+        # After choose_wave_count and prefetch_tiles, because it decides how many waves have how much in flight; before
+        # select_mma, which would pad such products.
+        ReduceThinMma(machine),
         SelectMma(machine, places),
         pad_mma,
         shift_through_shared,
@@ -260,7 +262,7 @@ def hopper(
     `streamed`: the arrays that L2 does not keep. `lanes` gives the reasons for passes without a comment.
     """
     return (
-        reduce_thin_mma,  # first, because only what is multiplied is packed and loaded by TMA
+        ReduceThinMma(machine),  # first, because only what is multiplied is packed and loaded by TMA
         PackUnaligned(machine),  # before all others, because they need the alignment of the packed copies
         TransposeMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
         take_first_step,  # before split_k and stream_k, because they split a K of at least one step

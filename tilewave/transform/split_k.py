@@ -38,7 +38,7 @@ class SplitKBuilder(SharedTiles):
         self.runs_on = exact or tile.ends_in_zeros
         super().__init__(kernel, tile.running_on if self.runs_on and not exact else tile, 0, costs)
         self.tiles = tiles_of(kernel, self.builder)
-        self.most = costs.most_waves * at_once // (self.parts - 1)
+        self.most = costs.most_shared(at_once, self.parts)
         """The largest number of tiles that are shared, so that there are slots for all."""
         self.shares = self.tiles <= self.most
         """Whether workgroups share tiles: a bool, or a scalar of the launch."""

@@ -1,11 +1,11 @@
 """The kernel sets: for each class of product the tile configs among which every call chooses, each one open kernel.
 
 A config is written `rows x cols x depth`, for 16-bit operands, then `/` and the most stages of the software pipeline,
-then `:` and the parts of split-K. Tiles with one row or column are computed without a matrix unit (`reduce_thin_mma`):
-two for a long operand that is stored along K, and one for one that is not. Lanes that load unaligned operands want
-steps of 16 elements where K is short, and a split where it is long and tiles are few. `benchmarks/kernel_set_h200.py`
-measured 80 configs on 177 shapes of an H200, and `benchmarks/fit_cost.py` says what this set holds of their best, and
-what the model's choice loses.
+then `:` and the parts of split-K. Tiles with up to four rows or columns are computed without a matrix unit
+(`reduce_thin_mma`): which of them are in the set depends on how the longer operand is stored. Lanes that load unaligned
+operands want steps of 16 elements where K is short, and a split where it is long and tiles are few.
+`benchmarks/kernel_set_h200.py` measured 80 configs on 177 shapes of an H200, and `benchmarks/fit_cost.py` says what
+this set holds of their best, and what the model's choice loses.
 """
 
 from __future__ import annotations
@@ -16,17 +16,22 @@ from functools import cache
 from tilewave.cost.work import UNSAID
 
 HOPPER = """
-128x256x64/4 160x256x64/4 128x224x64/4 128x160x64/5 128x128x64/6 128x64x64/8 128x128x16/8 64x128x16/8
-96x256x64/4 96x128x64/7 96x64x128/5 80x128x64/7 64x192x64/6 64x128x64/8 64x64x128/6 64x64x64/6
-64x32x64/8 64x16x64/8 64x8x128/12 64x8x64/10 48x64x128/7 32x64x128/4 16x64x128/8 16x64x64/8 8x64x128/5 16x64x128/8:4
-4x1x1024 4x1x4096 64x1x64 1x4x1024 1x4x4096 1x64x64
+128x256x64/4 160x256x64/4 128x224x64/4 128x128x64/6 128x64x64/8 128x128x16/8 64x128x16/8
+80x128x64/7 64x192x64/6 64x128x64/8 64x64x64/6 64x32x64/8 64x16x64/8 64x8x128/12 64x8x64/10 48x64x128/7
+32x64x128/4 16x64x128/8 16x64x64/8 8x64x128/5 16x64x128/8:4 32x64x128/4:4 64x16x128/8:4 64x32x128/4:4
+4x1x4096 1x4x4096 4x1x4096:4 1x4x4096:4
 """
+FEW_ROWS = {"depth": "1x4x1024 4x8x1024", "side": "1x64x256 4x8x512"}
+FEW_COLUMNS = {"depth": "4x1x1024 8x4x1024", "side": "64x1x256 8x4x512"}
+"""What Hopper's set has besides, by the axis along which the longer operand is contiguous: of few rows, the second."""
 CDNA = """
 256x256x64 256x256x32 256x128x64 128x256x64 128x128x64 128x128x32 128x64x64 64x128x64 64x64x64 64x64x128
 64x32x64 32x64x64 32x32x64 32x32x128 16x64x64 64x16x64 16x16x128
 """
 SETS = {"nvidia": HOPPER, "amd": CDNA}
 """By vendor: each has one family of chips here."""
+LAYOUTS = tuple((a, b) for a in FEW_COLUMNS for b in FEW_ROWS)
+"""The axes along which the two operands of a product may be contiguous."""
 
 OTHERS = {"grid": (1, 2, 4, 8, 16, 32, 64), "waves": (64, 32, 128), "wave rows": (1, 2, 4, 8), "split": (1,)}
 WALK_BYTES = (2048, 4096, 8192, 16384)
@@ -56,9 +61,11 @@ def _parsed(text: str, element_bytes: int) -> Iterator[Roles]:
 
 
 @cache
-def kernel_set(vendor: str, element_bytes: int) -> tuple[Roles, ...]:
-    """Return the set of a vendor's family of chips."""
-    return tuple(_parsed(SETS[vendor], element_bytes))
+def kernel_set(vendor: str, element_bytes: int, layout: tuple[str, str] = LAYOUTS[0]) -> tuple[Roles, ...]:
+    """Return the set of a vendor's family of chips for products whose operands have such a layout."""
+    of_columns, of_rows = layout
+    few = f" {FEW_COLUMNS[of_columns]} {FEW_ROWS[of_rows]}" if vendor == "nvidia" else ""
+    return tuple(_parsed(SETS[vendor] + few, element_bytes))
 
 
 @cache

@@ -44,9 +44,9 @@ class GpuTiles:
         """Whether mma operands always go through shared memory, even if the kernel does not ask for it."""
         return self.chip.tma is not None
 
-    def product_set(self, element_bytes: int) -> Sequence[Roles]:
-        """Return the configs of a product that a loop adds up, by role."""
-        return kernel_set(self.chip.vendor, element_bytes)
+    def product_set(self, element_bytes: int, layout: tuple[str, str]) -> Sequence[Roles]:
+        """Return the configs of a product that a loop adds up, by role, for the layout of its operands."""
+        return kernel_set(self.chip.vendor, element_bytes, layout)
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
         """Return the values of a role in other kernels."""
@@ -75,8 +75,8 @@ class HostTiles(HostCost):
 
     order, orders, stages_operands = "", (), False
 
-    def product_set(self, element_bytes: int) -> Sequence[Roles]:
-        """Return the configs of a product that a loop adds up, by role."""
+    def product_set(self, element_bytes: int, layout: tuple[str, str]) -> Sequence[Roles]:
+        """Return the configs of a product that a loop adds up, by role; the same for all layouts of its operands."""
         in_place = self.reads_in_place and element_bytes >= 2 * HALF_BYTES  # narrower operands are converted once
         return host_set(self.rows, self.cols, in_place)
 

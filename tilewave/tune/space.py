@@ -102,7 +102,7 @@ def space_of(
     roles = [(symbol, *_role(c, work)) for symbol, c in found.items()]
     decisions = [Decision(symbol, role, machine.values(role, size), dim) for symbol, role, dim in roles]
     adds_up = len(work.products) == 1 and work.products[0].walked == (work.products[0].depth,)
-    of_set = machine.product_set(size) if adds_up else ()
+    of_set = machine.product_set(size, _layout(work)) if adds_up else ()
     taken = {*found} | ({SPLIT} if any(isinstance(c, SplitConstraint) for c in constraints) else set())
     for knob, role in KNOBS.items():
         values = dict.fromkeys(one[role] for one in of_set if one.get(role))
@@ -113,6 +113,14 @@ def space_of(
     # What a set does not decide has the first of its values.
     configs = dict.fromkeys(tuple(one.get(d.role, d.values[0]) for d in decisions) for one in of_set)
     return Space(tuple(decisions), tuple(configs))
+
+
+def _layout(work: TileWork) -> tuple[str, str]:
+    """Return the axis along which each operand of a product is contiguous: its depth, or its side."""
+    (p,) = work.products
+    read = [t.dims for t in work.transfers if not t.is_written and p.depth in t.dims]
+    first, second = ("side" if any(side == dims[-1] for dims in read) else "depth" for side in (p.rows, p.cols))
+    return first, second
 
 
 def _role(c: Cut, work: TileWork) -> tuple[str, Symbol | None]:

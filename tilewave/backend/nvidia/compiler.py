@@ -8,7 +8,7 @@ from tilewave.backend.nvidia.code import NvidiaCode, Specialization
 from tilewave.backend.nvidia.spelling import Nvptx
 from tilewave.backend.nvidia.text import sums_of_each_half
 from tilewave.ir.core import Kernel
-from tilewave.ir.ops import Asynchronous, WaitPriorLaunch
+from tilewave.ir.ops import Asynchronous, LaunchDependents, WaitPriorLaunch
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 from tilewave.lower.gpu.kernel import LoweredLanes, lower_lanes
@@ -26,7 +26,8 @@ def lowered_for(kernel: Kernel, chip: Chip, wanted: Specialization) -> LoweredLa
 
 def loads_whole_rows(kernel: Kernel, wanted: Specialization) -> bool:
     """Return whether dynamic rows are multiples of a lane's access; other rows need a separate wanted."""
-    copies = any(isinstance(op, Asynchronous) for op in walk(kernel.body))
+    starting = WaitPriorLaunch, LaunchDependents
+    copies = any(isinstance(op, Asynchronous) and not isinstance(op, starting) for op in walk(kernel.body))
     return not copies and not wanted.any_strides and (not wanted.narrow or wanted.vector_bytes > 0)
 
 

@@ -60,6 +60,7 @@ class LaneBody:
         self.transits = Transits(kernel)
         self.places: dict[Value, GlobalPlace | SharedPlace] = {}
         self.written = _stored(kernel)
+        self.waits_for_launch = any(isinstance(op, ir.WaitPriorLaunch) for op in walk(kernel.body))
         self.requested: dict[Value, Callable[[], Held]] = {}
         """The results of loads that are to be shifted; they are waited for where they are used."""
         self.shared_bytes = 0
@@ -107,7 +108,8 @@ class LaneBody:
         if isinstance(v.type, Memory):
             strides = tuple(f"%{v.name}.{axis}" for axis in range(v.type.rank))
             any_strides, aligned = v.name in self.any_strides, self.alignments.get(v.name, 1)
-            of_rows = v in self.written, self.whole_rows and not any_strides
+            written = v in self.written
+            of_rows = written, self.whole_rows and not any_strides, written or self.waits_for_launch
             place = GlobalPlace(v.name, v.type, f"%{v.name}", strides, any_strides, aligned, *of_rows)
             self.places[v] = place
             if isinstance(extent := v.type.extents[-1], str):

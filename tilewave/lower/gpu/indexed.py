@@ -203,7 +203,7 @@ class _Addresses:
     def load(self, raw: str, at: Position) -> str:
         where, condition = self._address(at)
         if condition and self.target.windows is None:
-            load = self.target.load_if_in_order if self.place.is_written else self.target.load_if
+            load = self.target.load_if_in_order if self.place.in_order else self.target.load_if
             return load(self.f, condition, raw, where)
         if not condition:
             return self._loaded(raw, where)

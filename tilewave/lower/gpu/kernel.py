@@ -78,7 +78,7 @@ def _arguments(kernel: Kernel) -> tuple[KernelArgument, ...]:
             found.append(KernelArgument(v.name, "symbol", dtype=v.type.dtype.name))
     found += [KernelArgument(v.name, "symbol", dtype=v.type.dtype.name) for v in launched(kernel)]
     for v in exchanges(kernel):
-        size = exchange_bytes(v.type, kernel)  # type: ignore[arg-type]
+        size = exchange_bytes(v, kernel)
         found.append(KernelArgument(v.name, "scratch", dtype=v.type.dtype.name, scratch_bytes=size))
     return tuple(found)
 

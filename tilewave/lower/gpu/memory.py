@@ -51,6 +51,9 @@ class GlobalPlace:
     """Whether this kernel also writes the array, so that a lane may access only its own elements."""
     whole_rows: bool = False
     """Whether the length of rows is a multiple of the alignment, also for a dynamic length."""
+    in_order: bool = False
+    """Whether loads stay where they are among stores and waits: this kernel writes the array, or the launch before it
+    may."""
 
     @property
     def bytes(self) -> int:

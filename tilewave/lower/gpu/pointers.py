@@ -44,7 +44,7 @@ class Pointers:
         f, condition, where = self.f, self.condition(at), self.pointer(at)
         if condition and self.place.whole_rows and self.place.alignment < self.m.target.widest_bytes:
             target = self.m.target
-            load = target.load_if_in_order if self.place.is_written else target.load_if
+            load = target.load_if_in_order if self.place.in_order else target.load_if
             return load(f, condition, raw, where)
         if condition and self.place.is_written:
             return self.m.load_if(condition, raw, lambda: self._loaded(raw, where))
@@ -100,12 +100,13 @@ class Pointers:
         return found
 
     def _row(self, steps: Sequence[int]) -> str:
-        """Return the address `steps` from a lane's first register: loop-invariant terms first, then the others."""
+        """Return the address `steps` from a lane's first register: loop-invariant terms first, then those of the loop,
+        then constants, which all lanes have in common: rows then need no registers of their own between steps."""
         found = self.place.pointer
-        still = [s.where(lambda v: not self._steps(v)).plus(s.constant) for s in self.sums]
+        still = [s.where(lambda v: not self._steps(v)) for s in self.sums]
         stepping = [s.where(self._steps) for s in self.sums]
-        moved = [s.plus(step) for s, step in zip(still, steps, strict=True)]
-        for parts in (moved, stepping):
+        constants = [Affine(s.constant + step) for s, step in zip(self.sums, steps, strict=True)]
+        for parts in (still, stepping, constants):
             far = self._bytes_of(parts)
             if far:
                 found = self.f.value(f"getelementptr i8, {self.kind} {found}, i64 {far}")

@@ -18,11 +18,13 @@ chooses between the two.
 
 from __future__ import annotations
 
+from tilewave.analysis.register_pressure import REGISTER_BYTES, splits_in_turns
 from tilewave.analysis.shared_tiles import TileProgram
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Loop
 from tilewave.ir.remarks import Left
 from tilewave.ir.rewrite import walk
+from tilewave.machine.chips import Chip
 from tilewave.machine.tuning import SplitTuning
 from tilewave.records import dataclass
 from tilewave.transform.scattered_split_k import ScatteredSplits, slices_of
@@ -31,10 +33,14 @@ from tilewave.transform.split_k import SplitKBuilder
 
 @dataclass(frozen=True)
 class SplitK:
-    """`workgroups`: as many as run at once."""
+    """`workgroups`: as many as run at once, one on each processor.
+
+    `sharing`: the chip, where lanes load what they multiply, so that several workgroups share a processor.
+    """
 
     workgroups: int
     costs: SplitTuning
+    sharing: Chip | None = None
 
     def __repr__(self) -> str:
         return f"SplitK({self.workgroups})"
@@ -46,8 +52,14 @@ class SplitK:
             program = TileProgram.of(kernel)
         except Left as why:
             return kernel.with_remarks(why.remarks)
-        found = SplitKBuilder(kernel, program, self.workgroups, self.costs)
+        found = SplitKBuilder(kernel, program, self.at_once(program), self.costs)
         is_known = found.shares is True and isinstance(program.steps, int)
         slices = slices_of(program, found.parts, self.costs) if is_known else 1
         shared = ScatteredSplits(kernel, program, found.parts, slices, self.costs) if slices > 1 else found
         return shared.kernel()
+
+    def at_once(self, program: TileProgram) -> int:
+        """Return how many workgroups run at once."""
+        if self.sharing is None:
+            return self.workgroups
+        return splits_in_turns(self.sharing, program.sums_bytes // REGISTER_BYTES, program.loaded_bytes)
