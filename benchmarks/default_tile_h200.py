@@ -5,11 +5,12 @@
     python benchmarks/default_tile_h200.py --batches [--weight 4096x4096] [--json FILE]
 
 The first measures random shapes through the public call with CUDA tensors: M, N and K log-uniform from 1 to 16384, in
-all four layouts, every third rounded up to multiples of 64, f16 and bf16 in turns. Of the family `few-rows` M or
-N is from 1 to 32, and the other sizes are odd. A shape is called until its best config is compiled. Each contestant is a CUDA graph of calls on as many buffers as hold 200 MB, so that L2 holds what it
-would in a program; graphs take turns, in a new order each round. A result is compared with torch's, and a wrong one is
-never timed. Printed are medians of microseconds, the ratio to torch (above 1, ours is faster), the geometric mean, and
-how many shapes are below 0.9 and 0.75.
+all four layouts, every third rounded up to multiples of 64, f16 and bf16 in turns. Of the family `few-rows` M or N is
+from 1 to 32, and the other sizes are odd. A shape is called until its best config is compiled. Each contestant is a
+CUDA graph of calls on as many buffers as hold 200 MB, so that L2 holds what it would in a program; graphs take turns,
+in a new order each round. A result is compared with torch's, and a wrong one is never timed. Printed are medians of
+microseconds, the ratio to torch (above 1, ours is faster), the geometric mean, and how many shapes are below 0.9 and
+0.75.
 
 The second measures named shapes in the same way, table by table: `seeds` are six of GEMMs, `layouts` four of them in
 all layouts, `rows` 1 to 256 rows of activations and a weight as torch keeps it, `unaligned` odd sizes.
