@@ -125,20 +125,20 @@ def thin_tile(product: Mma, defs: Mapping[Value, Op]) -> ThinTile:
 
 
 @dataclass(frozen=True)
-class ReadOperand:
+class ConvertedRead:
     """An operand that is read, and then converted by `casts`."""
 
     read: Read
     casts: tuple[Cast, ...]
 
 
-def made_from(v: Value, defs: Mapping[Value, Op]) -> ReadOperand | None:
+def made_from(v: Value, defs: Mapping[Value, Op]) -> ConvertedRead | None:
     """Return how an operand is made of what is read; None where more is done to it."""
     casts: list[Cast] = []
     while isinstance(op := defs.get(v), Cast):
         casts.append(op)
         v = op.x
-    return ReadOperand(op, tuple(reversed(casts))) if isinstance(op, Read) and op.axes else None
+    return ConvertedRead(op, tuple(reversed(casts))) if isinstance(op, Read) and op.axes else None
 
 
 def is_across(operand: Value, defs: Mapping[Value, Op]) -> bool:
