@@ -34,8 +34,14 @@ from tilewave import (
 G = GLOBAL_ADDRESS_SPACE
 T, V, D = sym.T, sym.V, sym.D
 ROUNDS, CALLS, BUFFERS = 9, 12, 6
-ROWS_OF_TABLES = ((65536, 128, 1 << 20), (65536, 1024, 1 << 17), (16384, 4096, 1 << 15), (8192, 8192, 1 << 14))
-BLOCKS = ((4, 1024), (8, 1024), (16, 512), (16, 256), (32, 128), (1, 2048))
+ROWS_OF_TABLES = (
+    (65536, 128, 1 << 20),
+    (1 << 20, 128, 1 << 21),
+    (65536, 1024, 1 << 17),
+    (16384, 4096, 1 << 15),
+    (8192, 8192, 1 << 14),
+)
+BLOCKS = ((4, 1024), (16, 256), (8, 128), (16, 128), (32, 128), (1, 2048))
 """Rows and elements of a tile."""
 ROWS = [WorkgroupConstraint(T, sym.BLOCK_T, 0), WorkgroupConstraint(D, sym.BLOCK_D, 1)]
 
