@@ -21,6 +21,8 @@ Fields = tuple["Field[Any]", ...]
 FIELDS, PARAMS = "__dataclass_fields__", "__dataclass_params__"
 PLAIN = {"init": False, "repr": False, "eq": False}
 """Parameters of a dataclass for which the standard library compiles nothing."""
+NO_SIGNATURE = "fields"
+"""A docstring, for classes that would otherwise get their signature, which takes as long to write as all the rest."""
 
 
 class _Init:
@@ -39,7 +41,8 @@ class _Init:
 def _compiled_init(of: type) -> Any:
     """Return what the standard library makes for a class with these fields alone."""
     known: tuple[Field[Any], ...] = dataclasses.fields(of)
-    after: dict[str, Any] = {"__module__": of.__module__}  # `errors.here` skips frames of this package's modules
+    # `errors.here` skips frames of this package's modules.
+    after: dict[str, Any] = {"__module__": of.__module__, "__doc__": NO_SIGNATURE}
     after |= {"__post_init__": of.__post_init__} if hasattr(of, "__post_init__") else {}
     fields = [(f.name, f.type, _again(f)) for f in known]
     twin = dataclasses.make_dataclass(of.__name__, fields, namespace=after, frozen=True, repr=False, eq=False)
@@ -101,7 +104,8 @@ def _own_fields(cls: type, kw_only: bool) -> dict[str, Field[Any]]:
     """Return the fields that a class itself declares; its attributes become their defaults."""
     declared = inspect.get_annotations(cls)
     given = {name: cls.__dict__[name] for name in declared if name in cls.__dict__}
-    shell = type(cls.__name__, (), {"__module__": cls.__module__, "__annotations__": declared, "__doc__": "", **given})
+    known = {"__module__": cls.__module__, "__annotations__": declared, "__doc__": NO_SIGNATURE}
+    shell = type(cls.__name__, (), {**known, **given})
     fields: dict[str, Field[Any]] = getattr(dataclasses.dataclass(kw_only=kw_only, **PLAIN)(shell), FIELDS)
     for name in given:
         if name in shell.__dict__:
