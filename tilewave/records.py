@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Iterable
-from dataclasses import Field, FrozenInstanceError
+from dataclasses import MISSING, Field, FrozenInstanceError
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,22 +40,45 @@ class _Init:
 
 
 def _compiled_init(of: type) -> Any:
-    """Return what the standard library makes for a class with these fields alone."""
+    """Return the function that the standard library makes for a class, without compiling any other beside it."""
     known: tuple[Field[Any], ...] = dataclasses.fields(of)
-    # `errors.here` skips frames of this package's modules.
-    after: dict[str, Any] = {"__module__": of.__module__, "__doc__": NO_SIGNATURE}
-    after |= {"__post_init__": of.__post_init__} if hasattr(of, "__post_init__") else {}
-    fields = [(f.name, f.type, _again(f)) for f in known]
-    twin = dataclasses.make_dataclass(of.__name__, fields, namespace=after, frozen=True, repr=False, eq=False)
-    init: Any = vars(twin)["__init__"]
-    init.__qualname__ = f"{of.__qualname__}.__init__"
+    plain, named = [f for f in known if f.init and not f.kw_only], [f for f in known if f.init and f.kw_only]
+    parameters = [*map(_parameter, plain), *(["*"] if named else []), *map(_parameter, named)]
+    stored = [f"_set(_self, {f.name!r}, {_value(f)})" for f in known if f.init or f.default_factory is not MISSING]
+    after = ["_self.__post_init__()"] if hasattr(of, "__post_init__") else []
+    outside = {f"_of_{f.name}": f.default if f.default_factory is MISSING else f.default_factory for f in known}
+    outside |= {"_set": object.__setattr__, "_factory": _FACTORY}
+    inner = f"def __init__({', '.join(('_self', *parameters))}):\n  " + "\n  ".join(stored + after or ["pass"])
+    made: dict[str, Any] = {}
+    # In the globals of the class's module: `errors.here` skips frames of this package's modules.
+    exec(f"def make({', '.join(outside)}):\n {inner}\n return __init__", vars(sys.modules[of.__module__]), made)
+    init = made["make"](**outside)
+    init.__qualname__, init.__annotations__ = f"{of.__qualname__}.__init__", {f.name: f.type for f in (*plain, *named)}
+    init.__annotations__["return"] = None
     return init
 
 
-def _again(f: Field[Any]) -> Any:
-    made: Any = dataclasses.field(default=f.default, init=f.init, kw_only=f.kw_only)
-    made.default_factory = f.default_factory
-    return made
+class _Factory:
+    """The default of a parameter whose value is made anew for each object."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Factory()
+
+
+def _parameter(f: Field[Any]) -> str:
+    if f.default_factory is not MISSING:
+        return f"{f.name}=_factory"
+    return f.name if f.default is MISSING else f"{f.name}=_of_{f.name}"
+
+
+def _value(f: Field[Any]) -> str:
+    """Return the expression of what a field holds at first."""
+    if f.default_factory is MISSING:
+        return f.name
+    return f"_of_{f.name}() if {f.name} is _factory else {f.name}" if f.init else f"_of_{f.name}()"
 
 
 def _refuse_set(self: object, name: str, value: object) -> None:

@@ -30,11 +30,17 @@ def eliminate_dead_code(kernel: Kernel) -> Kernel:
         return [_carrying_only(op, needed)] if needed is not None and isinstance(op, (Loop, While)) else None
 
     smaller = rewrite(kernel, drop)
-    return kernel if smaller is kernel else eliminate_dead_code(smaller)
+    is_all = needed is None and not any(_frees_more(op, used) for op in ops)
+    return smaller if smaller is kernel or is_all else eliminate_dead_code(smaller)
 
 
 def _stays(op: Op, used: Counter[Value]) -> bool:
     return op.has_effect or any(used[v] for v in op.results) or _has_effect(op)
+
+
+def _frees_more(op: Op, used: Counter[Value]) -> bool:
+    """Return whether `op` has regions and goes, or some of its results do: what those use still counts as used."""
+    return bool(op.blocks) and any(not used[v] for v in op.results)
 
 
 def _needed(ops: Sequence[Op]) -> set[Value]:
