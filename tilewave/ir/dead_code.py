@@ -45,18 +45,19 @@ def _frees_more(op: Op, used: Counter[Value]) -> bool:
 
 def _needed(ops: Sequence[Op]) -> set[Value]:
     """Return the values that effects depend on; a carried value that only computes its own next value is not needed."""
-    ops = ops[::-1]
-    ends = {id(op.body.ops[-1]) for op in ops if isinstance(op, (Loop, While))}
+    loops = [op for op in ops if isinstance(op, (Loop, While))]
+    others = [op for op in ops if not isinstance(op, (Loop, While))]
+    ends = {id(op.body.ops[-1]) for op in loops}
+    leads_to: dict[Value, Sequence[Value]] = {v: op.operands for op in others for v in op.results}
+    leads_to |= {v: same for op in loops for same in op.carried for v in same[:-2]}
+    waiting = [v for op in others if op.has_effect and id(op) not in ends for v in op.operands]
+    waiting += [op.trips for op in loops if isinstance(op, Loop)]
     needed: set[Value] = set()
-    size = -1
-    while size != len(needed):
-        size = len(needed)
-        for op in ops:
-            if isinstance(op, (Loop, While)):
-                needed.update(v for same in op.carried if not needed.isdisjoint(same[:-2]) for v in same)
-                needed.update((op.trips,) if isinstance(op, Loop) else ())
-            elif id(op) not in ends and (op.has_effect or not needed.isdisjoint(op.results)):
-                needed.update(op.operands)
+    while waiting:
+        v = waiting.pop()
+        if v not in needed:
+            needed.add(v)
+            waiting += leads_to.get(v, ())
     return needed
 
 
