@@ -11,10 +11,9 @@ from zlib import crc32
 
 from sampled import ALL
 
-from tilewave.backend import llvm_child
 from tilewave.backend.assembler import LIBRARY
 from tilewave.backend.cpu.instruction_sets import host_instruction_set
-from tilewave.backend.llvm_child import Llvm, choose_strength_reduction, optimized
+from tilewave.backend.llvm_child import Llvm, choose_strength_reduction, compiled, optimized
 from tilewave.backend.llvm_machine import LlvmMachine, ObjectCode
 
 OF_MEANING = {
@@ -42,8 +41,9 @@ KEPT = 200
 
 def compile_here(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     """Return the code of LLVM IR, compiled in this process."""
-    code, asm = llvm_child.compile_here(llvm_ir, LIBRARY, machine)
-    return ObjectCode(code, asm.decode())
+    with Llvm(LIBRARY, machine.triple, machine.cpu, machine.features) as llvm:
+        code, asm = compiled(llvm, llvm_ir, machine.gives, machine.negates_choices, machine.options)
+        return ObjectCode(code, asm.decode())
 
 
 @lru_cache(KEPT)

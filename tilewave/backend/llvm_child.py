@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    Machine = tuple[str, str, str, str, bool, tuple[str, ...]]
-    """The fields of an `LlvmMachine`."""
-
 MOST_PRODUCTS = 40
 """Products of a block above which strength reduction is skipped; GEMMs have up to 25. LLVM's strength reduction
 compares each with all the others: 192 of them, of a lane with 64 rows of three arrays, took nine tenths of the time,
@@ -169,13 +166,6 @@ def main() -> None:
     sys.stdout.buffer.write(f"{mark}{len(code)} {len(asm)}\n".encode() + code + asm)
     sys.stdout.flush()
     os._exit(0)  # the rest of the process ends with it, without being taken apart
-
-
-def compile_here(llvm_ir: str, library: str, machine: Machine) -> tuple[bytes, bytes]:
-    """Return the object code and the text of LLVM IR, compiled in this process, which LLVM may terminate."""
-    triple, cpu, features, gives, negates_choices, options = machine
-    with Llvm(library, triple, cpu, features) as llvm:
-        return compiled(llvm, llvm_ir, gives, negates_choices, options)
 
 
 def compiled(
