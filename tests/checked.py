@@ -69,7 +69,6 @@ from tilewave.passes.tile.fold_permutes import fold_permutes
 from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
 from tilewave.passes.tile.licm_reads import licm_reads
 from tilewave.passes.tile.narrow_mma import narrow_mma
-from tilewave.passes.tile.pad_mma import pad_mma
 from tilewave.passes.tile.pad_rows import PadRows
 from tilewave.passes.tile.reduce_thin_mma import ReduceThinMma
 from tilewave.passes.tile.select_mma import SelectMma
@@ -107,7 +106,6 @@ PASSES = {
     "fold_permutes": lambda text: fold_permutes,
     "overlap_mma": lambda text: OverlapMma(SM_90A.tuning.pipeline.least_overlapped),
     "narrow_mma": lambda text: narrow_mma,
-    "pad_mma": lambda text: pad_mma,
     "software_pipeline": lambda text: SoftwarePipeline(int(text)),
     "place_barriers": lambda text: place_barriers,
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),

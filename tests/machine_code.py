@@ -6,12 +6,12 @@ import re
 import numpy as np
 from kernels import check_product, poisoned, random_array
 from lane_runs import operands
+from quick_code import compile_here
 from sampled import some_of
 
 from tilewave import *
 from tilewave.backend.amd.program import launch_arguments
 from tilewave.backend.amd.spelling import Amdgcn
-from tilewave.backend.llvm_child import compile_here
 from tilewave.emulator import EmulationError
 from tilewave.emulator.emulator import Emulator
 from tilewave.ir.parse import parse

@@ -9,11 +9,12 @@ in `make test-slow` and in tests of backends, saved kernels and tuning.
 from functools import cache, lru_cache
 from zlib import crc32
 
-import llvmlite.binding as llvm
 from sampled import ALL
 
+from tilewave.backend.assembler import LIBRARY
 from tilewave.backend.cpu.instruction_sets import host_instruction_set
-from tilewave.backend.llvm_child import LlvmMachine, ObjectCode, choose_strength_reduction, compile_here, optimized
+from tilewave.backend.llvm_child import Llvm, choose_strength_reduction, compiled, optimized
+from tilewave.backend.llvm_machine import LlvmMachine, ObjectCode
 
 OF_MEANING = {
     "analysis",
@@ -36,6 +37,13 @@ COMPILED_AS_FOR_USERS = 16
 """One in so many kernels is."""
 KEPT = 200
 """How many kernels' code is kept, for tests that compile the same kernel again."""
+
+
+def compile_here(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
+    """Return the code of LLVM IR, compiled in this process."""
+    with Llvm(LIBRARY, machine.triple, machine.cpu, machine.features) as llvm:
+        code, asm = compiled(llvm, llvm_ir, machine.gives, machine.negates_choices, machine.options)
+        return ObjectCode(code, asm.decode())
 
 
 @lru_cache(KEPT)
@@ -61,24 +69,17 @@ def _here() -> LlvmMachine:
 
 def unoptimized(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     """Return object code for a CPU as LLVM emits it without a pass."""
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    to = llvm.Target.from_triple(machine.triple).create_target_machine(
-        cpu=machine.cpu, features=machine.features, opt=0, reloc="pic", codemodel="default"
-    )
-    module = llvm.parse_assembly(llvm_ir)
-    module.triple, module.data_layout = machine.triple, str(to.target_data)
-    module.verify()
-    return ObjectCode(to.emit_object(module), "")
+    with Llvm(LIBRARY, machine.triple, machine.cpu, machine.features, opt=0) as llvm:
+        return ObjectCode(llvm.object_code(llvm.for_this_machine(llvm_ir)), "")
 
 
 @lru_cache(KEPT)
 def text_alone(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     """Return the text of a kernel's code, with the object of a kernel that does nothing in place of its own."""
-    to, module = optimized(llvm_ir, machine)
-    text = str(module)
-    choose_strength_reduction(text)
-    return ObjectCode(_nothing(machine).code, to.emit_assembly(llvm.parse_assembly(text)))
+    with Llvm(LIBRARY, machine.triple, machine.cpu, machine.features) as llvm:
+        text = llvm.text(optimized(llvm, llvm_ir, machine.negates_choices))
+        choose_strength_reduction(llvm, text)
+        return ObjectCode(_nothing(machine).code, llvm.assembly(llvm.parsed(text)).decode())
 
 
 @cache

@@ -25,6 +25,8 @@ from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import BATCH_INVARIANT, Kernel
 from tilewave.ir.launch import is_open, open_sizes
 from tilewave.ir.observations import has_observations, without_observations
+from tilewave.ir.ops import TileOf
+from tilewave.ir.rewrite import walk
 from tilewave.lang.kernel import WaveKernel, places_of_sizes, trace_kernel
 from tilewave.lang.open_tiles import tunable
 from tilewave.lang.reordering import Reordering
@@ -206,7 +208,7 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     observed = traced.ir if has_observations(traced.ir) else None
     traced = replace(traced, ir=without_observations(traced.ir))
     final, steps = run(traced.ir, _tile_level(traced.order))
-    kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
+    kind = "plain" if any(isinstance(op, TileOf) for op in walk(traced.ir.body)) else "persistent"
     rightly_ordered = kind == "plain" and not traced.order.doubt
     passed = MISPLACED if rightly_ordered else REMEDY.format(example=EXAMPLES[kind])
     if rightly_ordered and leaves_out_by_data(traced.ir):

@@ -24,7 +24,7 @@ PASSES = {
     "share_processors": "set_occupancy",
     "hoist_reads": "licm_reads",
     "choose_instructions": "select_mma",
-    "pad_products": "pad_mma",
+    "pad_products": "select_mma",
     "turn_products": "transpose_mma",
     "turn_narrow_products": "transpose_mma",
     "walk_reductions": "tile_reductions",

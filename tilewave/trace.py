@@ -80,11 +80,6 @@ class WalkedDimension:
     end: Any = None
     """The end of the elements that the kernel steps over, where it has set that; None: that of the dimension."""
 
-    @property
-    def ends_with_a_step(self) -> bool:
-        """Return whether its last step is certainly a whole one."""
-        return isinstance(self.length, int) and self.length % self.step == 0
-
 
 def steps_along(length: Index, step: int, name: str) -> Index:
     """Return how many steps cover a length; `name` names the number where it is known only at the launch."""

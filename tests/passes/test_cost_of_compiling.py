@@ -9,6 +9,7 @@ from tilewave import (
     Memory,
     WaveCompileOptions,
     WorkgroupConstraint,
+    f16,
     f32,
     read,
     sort,
@@ -18,11 +19,15 @@ from tilewave import (
     write,
 )
 from tilewave.analysis import ranges
+from tilewave.analysis.positions import scalars_of
+from tilewave.backend.nvidia import build
 from tilewave.ir import dead_code, verify
 from tilewave.ir.ops import Store
+from tilewave.ir.parse import parse
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR
+from tilewave.kernels import gemm as product_of
 from tilewave.layouts.reductions import holding
 from tilewave.passes.lanes import slice_rows
 
@@ -56,6 +61,46 @@ def test_a_kernel_without_dead_code_is_not_rewritten(monkeypatch):
     kernel = compiled(gemm(), subs=sizes(64, 64, 32)).steps[-1].after
     rewritten = counted(monkeypatch, dead_code, "rewrite")
     assert dead_code.eliminate_dead_code(kernel) is kernel and rewritten == []
+
+
+DEAD = """
+kernel @dead {workgroups = 4} (%c: memory<64xf32, global>, %x: index, %t: tile<16xf32>) {
+  %a = add(%x, %x) : index
+  %b = mul(%a, %x) : index
+LOOP
+  write(%t, %c, [%x]) {axes = [0]}
+}
+"""
+LOOP = """
+  %r, %s = loop(%x, [%x, %x]) : index, index do (%i: index, %p: index, %q: index) {
+    %n = add(%p, %b) : index
+    yield([%n, %q])
+  }
+  %u = add(%r, %s) : index
+"""
+
+
+def test_dead_ops_are_dropped_in_one_round(monkeypatch):
+    rewritten = counted(monkeypatch, dead_code, "rewrite")
+    smaller = dead_code.eliminate_dead_code(parse(DEAD.replace("LOOP", "")))
+    assert [op.name for op in smaller.body.ops] == ["write"] and len(rewritten) == 1
+
+
+def test_what_only_a_dead_loop_uses_is_dropped_with_it():
+    smaller = dead_code.eliminate_dead_code(parse(DEAD.replace("LOOP", LOOP)))
+    assert [op.name for op in smaller.body.ops] == ["write"]
+
+
+def test_a_kernel_is_printed_once_for_its_key(monkeypatch):
+    printed = counted(monkeypatch, build, "unnamed")
+    product = product_of((4096, 4096, 4096), f16, f16, tile=(128, 256, 64))
+    wave_compile(WaveCompileOptions(subs=product.subs, target="sm_90a"), product.kernel)
+    assert [kernel.level for (kernel,) in printed] == ["tile"]
+
+
+def test_passes_share_what_is_known_of_scalars():
+    kernel = compiled(gemm(), subs=sizes(64, 64, 32)).steps[-1].after
+    assert scalars_of(kernel.body) is scalars_of(replace(kernel, name="other").body)
 
 
 def test_ranges_are_computed_for_those_who_ask(monkeypatch):

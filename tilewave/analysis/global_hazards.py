@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tilewave.analysis.layouts_needed import LayoutsNeeded
-from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.positions import scalars_of
 from tilewave.analysis.residues import Residue, Residues
 from tilewave.forks import cached_property
 from tilewave.interp.arithmetic import elementwise
@@ -171,7 +171,7 @@ class Conflicts:
         self.worst = Meets.LANES if self.waves == 1 and kernel.waves else Meets.WAVES
         self._footprints: dict[int, Footprint | None] = {}
         self._known: dict[tuple[AccessOnTheWay, AccessOnTheWay], Meets] = {}
-        positions = BlockScalars(kernel.body)
+        positions = scalars_of(kernel.body)
         self._divisors = {v.name: positions.divisor(v) for op in walk(kernel.body) for v in op.results}
 
     def meet(self, first: AccessOnTheWay, second: AccessOnTheWay) -> Meets:

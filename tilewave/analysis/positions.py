@@ -10,9 +10,16 @@ from collections.abc import Hashable
 from math import gcd
 
 from tilewave.ir.core import Block, Op, Value
+from tilewave.ir.once import once
 from tilewave.ir.ops import Add, Cast, Const, FloorDiv, Launch, Max, Min, Mod, Mul, Neg, Select, Sub
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR, DType, Scalar
+
+
+@once
+def scalars_of(body: Block) -> BlockScalars:
+    """Return what is known of the scalars of a block; askers share it, since a block never changes."""
+    return BlockScalars(body)
 
 
 class BlockScalars:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tilewave.analysis.index_trace import IndexRun, made_of_data, needed_values, tile_count, window
-from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.positions import BlockScalars, scalars_of
 from tilewave.analysis.ranges import ranges_of
 from tilewave.analysis.shared_tiles import hands_over
 from tilewave.interp.arithmetic import Array
@@ -52,7 +52,7 @@ def written_again(kernel: Kernel) -> set[Value]:
     if not needed_values(kernel.body, lambda op: isinstance(op, Write)).isdisjoint(kernel.body.args):
         outside = {v for op in kernel.body.ops if not op.blocks for v in op.results} | set(kernel.body.args)
         return found | {op.memory for op, _ in looped if outside.issuperset(op.at)}
-    scalars = BlockScalars(kernel.body)
+    scalars = scalars_of(kernel.body)
     of_data = made_of_data(kernel.body)
     unknown = {id(op) for op, around in looped if not of_data.isdisjoint((*op.at, *_trips(around)))}
     found |= {op.memory for op, _ in looped if id(op) in unknown}

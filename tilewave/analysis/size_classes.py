@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewave.analysis.index_trace import needed_values
-from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.positions import scalars_of
 from tilewave.analysis.schedule import stores
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.launch import MOST_OPEN, HostLaunch, launch_and_rest, numbers_of, picked
@@ -53,7 +53,7 @@ class _Axis:
 
 class _Look:
     def __init__(self, kernel: Kernel) -> None:
-        self.scalars, self.arrays = BlockScalars(kernel.body), set(kernel.body.args)
+        self.scalars, self.arrays = scalars_of(kernel.body), set(kernel.body.args)
         self.written = {op.memory for op in walk(kernel.body) if isinstance(op, (Write, Scatter))}
         self.lengths: set[tuple[str, int]] = set()
         """Dynamic extents of arrays, with the window by which they are divided; 1: the extent itself matters."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from pathlib import Path
 
 import llvmlite
+from llvmlite.utils import get_library_name
 
-from tilewave.backend.llvm_child import LlvmMachine, ObjectCode
+from tilewave.backend.llvm_machine import LlvmMachine, ObjectCode
 from tilewave.children import ChildFailed, run_child
 from tilewave.errors import TargetError, here
 
-# Isolated from the user's variables, directories and start-up files, which may print or shadow; the paths it needs
-# besides the standard library (_NEEDS) follow as arguments. It ends before garbage is worth collecting.
-_START = "import gc, sys; gc.disable(); sys.path += sys.argv[1:]; import llvm_child; llvm_child.main()"
-_NEEDS = [str(Path(llvmlite.__file__).parents[1]), str(Path(__file__).parent)]
+# Isolated from the user's variables, directories and start-up files, which may print or shadow; the folder that it
+# imports from is its first argument. It ends before garbage is worth collecting.
+_START = "import gc, sys; gc.disable(); sys.path.append(sys.argv[1]); import llvm_child; llvm_child.main()"
+_FOLDER = str(Path(__file__).parent)
+LIBRARY = str(Path(llvmlite.__file__).parent / "binding" / get_library_name())
+"""llvmlite's library, which has LLVM."""
 OUR_FAULT = "this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report"
 NO_PYTHON = "set sys.executable to the path of a Python interpreter: tilewave runs LLVM in a separate process"
 
@@ -44,9 +46,10 @@ def assemble(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
         raise AssemblyFailed(f"sys.executable is {sys.executable!r}, so there is no Python to run it in", NO_PYTHON)
     mark = f"tilewave {secrets.token_hex(16)} "
     ir = llvm_ir.encode()
-    head = json.dumps({"machine": machine._asdict(), "mark": mark, "ir_bytes": len(ir)}).encode()
+    *facts, options = machine
+    asked = _FOLDER, LIBRARY, mark, str(len(ir)), *map(str, facts), *options
     try:
-        child = run_child([sys.executable, "-I", "-S", "-c", _START, *_NEEDS], head + b"\n" + ir)
+        child = run_child([sys.executable, "-I", "-S", "-c", _START, *asked], ir)
     except ChildFailed as failed:
         size = f"{llvm_ir.count(chr(10)):,} lines of LLVM IR"
         raise AssemblyFailed(f"{failed} ({size})", failed.remedy) from None
@@ -64,8 +67,7 @@ def _answer(stdout: bytes, mark: bytes) -> ObjectCode:
     """Return the answer after the mark; other code in the child may have printed before and after it."""
     _, found, answer = stdout.partition(mark)
     head, _, rest = answer.partition(b"\n")
-    sizes = json.loads(head) if found else {"code_bytes": 0, "asm_bytes": 1}
-    code, asm = sizes["code_bytes"], sizes["asm_bytes"]
+    code, asm = map(int, head.split()) if found else (0, 1)
     if len(rest) < code + asm:
         raise AssemblyFailed(f"{sys.executable!r} ended without an answer", NO_PYTHON)
     return ObjectCode(rest[:code], rest[code : code + asm].decode())

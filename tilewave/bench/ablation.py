@@ -102,7 +102,6 @@ NEEDED = (
     "reduce_thin_mma",
     "transpose_mma",
     "select_mma",
-    "pad_mma",
     "shift_through_shared",
     "stage_shared",
     "use_tma",

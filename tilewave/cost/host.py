@@ -30,8 +30,6 @@ CACHE_BYTES = 1 << 21
 FAR_ROW_SECONDS = 1e-7
 """How long a product waits for a row of B at each depth, where no private cache holds it: nothing has fetched it ahead.
 With fewer rows of A, a core sees as many more rows of B ahead. On a Xeon (avx512), 18 to 64 rows of A."""
-MOST_IN_PLACE = 512
-"""Uses of an element, beyond which operands are packed in any case."""
 
 
 @dataclass(frozen=True)

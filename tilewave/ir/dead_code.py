@@ -30,27 +30,34 @@ def eliminate_dead_code(kernel: Kernel) -> Kernel:
         return [_carrying_only(op, needed)] if needed is not None and isinstance(op, (Loop, While)) else None
 
     smaller = rewrite(kernel, drop)
-    return kernel if smaller is kernel else eliminate_dead_code(smaller)
+    is_all = needed is None and not any(_frees_more(op, used) for op in ops)
+    return smaller if smaller is kernel or is_all else eliminate_dead_code(smaller)
 
 
 def _stays(op: Op, used: Counter[Value]) -> bool:
     return op.has_effect or any(used[v] for v in op.results) or _has_effect(op)
 
 
+def _frees_more(op: Op, used: Counter[Value]) -> bool:
+    """Return whether `op` has regions and goes, or some of its results do: what those use still counts as used."""
+    return bool(op.blocks) and any(not used[v] for v in op.results)
+
+
 def _needed(ops: Sequence[Op]) -> set[Value]:
     """Return the values that effects depend on; a carried value that only computes its own next value is not needed."""
-    ops = ops[::-1]
-    ends = {id(op.body.ops[-1]) for op in ops if isinstance(op, (Loop, While))}
+    loops = [op for op in ops if isinstance(op, (Loop, While))]
+    others = [op for op in ops if not isinstance(op, (Loop, While))]
+    ends = {id(op.body.ops[-1]) for op in loops}
+    leads_to: dict[Value, Sequence[Value]] = {v: op.operands for op in others for v in op.results}
+    leads_to |= {v: same for op in loops for same in op.carried for v in same[:-2]}
+    waiting = [v for op in others if op.has_effect and id(op) not in ends for v in op.operands]
+    waiting += [op.trips for op in loops if isinstance(op, Loop)]
     needed: set[Value] = set()
-    size = -1
-    while size != len(needed):
-        size = len(needed)
-        for op in ops:
-            if isinstance(op, (Loop, While)):
-                needed.update(v for same in op.carried if not needed.isdisjoint(same[:-2]) for v in same)
-                needed.update((op.trips,) if isinstance(op, Loop) else ())
-            elif id(op) not in ends and (op.has_effect or not needed.isdisjoint(op.results)):
-                needed.update(op.operands)
+    while waiting:
+        v = waiting.pop()
+        if v not in needed:
+            needed.add(v)
+            waiting += leads_to.get(v, ())
     return needed
 
 

@@ -40,7 +40,7 @@ def rewrite(kernel: Kernel, rule: Rule) -> Kernel:
 def rewrite_block(block: Block, rule: Rule) -> Block:
     ops: list[Op] = []
     for old in block.ops:
-        op = map_blocks(old, lambda inner: rewrite_block(inner, rule))
+        op = map_blocks(old, lambda inner: rewrite_block(inner, rule)) if old.blocks else old
         new = rule(op)
         ops.extend([op] if new is None else new)
     return with_ops(block, ops)
@@ -55,8 +55,8 @@ def with_ops(block: Block, ops: Sequence[Op]) -> Block:
 def map_blocks(op: Op, change: Callable[[Block], Block]) -> Op:
     if not op.blocks:
         return op
-    inner = ((name, part, change(part)) for name, part in op.parts() if isinstance(part, Block))
-    changed: dict[str, Any] = {name: new for name, old, new in inner if new is not old}
+    inner = ((name, getattr(op, name)) for name in block_names(type(op)))
+    changed: dict[str, Any] = {name: new for name, old in inner if (new := change(old)) is not old}
     return replace(op, **changed) if changed else op
 
 

@@ -66,7 +66,6 @@ from tilewave.passes.tile.choose_wave_count import ChooseWaveCount
 from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
 from tilewave.passes.tile.licm_reads import licm_reads
 from tilewave.passes.tile.narrow_mma import narrow_mma
-from tilewave.passes.tile.pad_mma import pad_mma
 from tilewave.passes.tile.pad_rows import PadRows
 from tilewave.passes.tile.reduce_thin_mma import ReduceThinMma
 from tilewave.passes.tile.select_mma import SelectMma
@@ -88,8 +87,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
             machine, machine.tuning.rows
         ),  # before reduce_across_waves, because layouts depend on the number of waves
         SelectMma(machine, places),  # before stage_shared, because the instruction decides what is staged
-        pad_mma,  # after select_mma, because tiles are padded to blocks of the selected instruction
-        chain_mma,  # after pad_mma, because it counts rows; before stage_shared, which reads operands in its order
+        chain_mma,  # after select_mma, because it counts rows; before stage_shared, which reads operands in its order
         shift_through_shared,  # after pad_rows, because padded rows are shifted; before passes that need layouts
         # After select_mma, because a half step is an instruction deep; before stage_shared, which stages whole tiles.
         *_halving(machine, pipelining),
@@ -173,7 +171,6 @@ def hopper_plain(
         # select_mma, which would pad such products.
         ReduceThinMma(machine),
         SelectMma(machine, places),
-        pad_mma,
         shift_through_shared,
         StageShared(machine),
         CoalesceLoads(machine.widest_load_bytes),
@@ -285,7 +282,6 @@ def hopper(
         merge_masks,  # before distribute_lanes, because positions of tiles are sums
         narrow_mma,  # after transpose_mma, because columns are left out; after passes that change K loops
         SelectMma(machine, places),
-        pad_mma,
         shift_through_shared,
         StageShared(machine),
         # After stage_shared, because it replaces the reads and writes of staged tiles; after narrow_mma, because it

@@ -9,10 +9,6 @@ from tilewave.ir.host_program import Number, chosen, grain, rank
 from tilewave.runtime.array_view import PlacedArray
 from tilewave.runtime.arrays import Parameter
 
-ArrayLayout = tuple[int, ...]
-"""The layout key: equal for arrays with the same layout, whatever their addresses and lengths."""
-
-
 Placed = Sequence[PlacedArray]
 
 

@@ -12,7 +12,7 @@ from open_kernels import blocks, check_call
 import tilewave.backend.amd.compiler as compiler
 from tilewave import *
 from tilewave.backend.amd.allotments import OTHERS, USUAL, AllotmentCost, cost_of, may_move
-from tilewave.backend.llvm_child import ObjectCode
+from tilewave.backend.llvm_machine import ObjectCode
 from tilewave.errors import TargetError, here
 from tilewave.machine.chips import CHIPS, GFX942
 

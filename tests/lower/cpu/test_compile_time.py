@@ -2,14 +2,14 @@
 
 import resource
 
-import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from quick_code import compile_here
 
 from tilewave import *
 from tilewave.backend.amd.spelling import Amdgcn
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
-from tilewave.backend.llvm_child import MOST_PRODUCTS, REDUCES_STRENGTH, compile_here, most_products
+from tilewave.backend.llvm_child import MOST_PRODUCTS, REDUCES_STRENGTH, Llvm, most_products
 from tilewave.lower.cpu.kernel import LONGEST_UNROLLED
 from tilewave.machine.chips import CHIPS
 
@@ -122,7 +122,7 @@ def test_a_large_elementwise_tile_of_8_bit_floats_is_short(chip, dtype):
 @pytest.mark.parametrize("dtype", [f32, bf16, i8], ids=str)
 def test_strength_reduction_is_left_out_where_a_block_multiplies_much(monkeypatch, dtype):
     asked = []
-    monkeypatch.setattr(llvm, "set_option", lambda name, option: asked.append(option))
+    monkeypatch.setattr(Llvm, "set_option", lambda llvm, name, option: asked.append(option))
     lanes = wave_compile(WaveCompileOptions(subs={M: 128, N: 128}, target="gfx950"), elementwise(dtype)).build.program
     compile_here(lanes.llvm_ir, Amdgcn(CHIPS["gfx950"]).machine)
     small = wave_compile(WaveCompileOptions(subs=SUBS, target="gfx950"), gemm_of(64))

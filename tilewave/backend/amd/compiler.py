@@ -10,7 +10,7 @@ from tilewave.backend.amd.code_object import link
 from tilewave.backend.amd.spelling import Amdgcn
 from tilewave.backend.amd.wait_states import settled, too_early
 from tilewave.backend.assembler import OUR_FAULT, assembled
-from tilewave.backend.llvm_child import ObjectCode
+from tilewave.backend.llvm_machine import ObjectCode
 from tilewave.errors import TargetError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import LoadTransposed, Store

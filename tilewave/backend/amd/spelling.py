@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 from tilewave.backend.amd import exchanges
-from tilewave.backend.llvm_child import LlvmMachine
+from tilewave.backend.llvm_machine import LlvmMachine
 from tilewave.ir.types import DType
 from tilewave.lower.atomics import AtomicUnit
 from tilewave.lower.elements import suffix

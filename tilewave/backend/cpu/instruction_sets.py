@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 
 from tilewave.backend.cpu.amx import Amx
 from tilewave.backend.cpu.soft_half import SOFT_HALF
-from tilewave.backend.llvm_child import LlvmMachine
+from tilewave.backend.llvm_machine import LlvmMachine
 from tilewave.errors import TargetError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.faults import lacking

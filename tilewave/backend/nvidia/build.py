@@ -243,7 +243,7 @@ def build_nvidia(
     key = compile_key(
         chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *unaligned_arrays
     )
-    copying = _Copying(chip, places, stages, large)
+    copying = _Copying(chip, places, stages, large, key=key)
 
     def plain(_: Specialization) -> NvidiaBuild:
         ahead = prefetched or int(_brings_little(tiles))
@@ -251,7 +251,7 @@ def build_nvidia(
         return build_plain(tiles, chip, places, pipelining, key_of(key, "plain"))
 
     def unaligned_lines(_: Specialization) -> NvidiaBuild:
-        return replace(_chosen(tiles, replace(copying, open_on_lines=False)), key=key)
+        return _chosen(tiles, replace(copying, open_on_lines=False))
 
     def in_vectors(key: Specialization) -> NvidiaBuild:
         return build_plain(tiles, chip, places, (), widths=key.widths)
@@ -265,7 +265,7 @@ def build_nvidia(
     def chosen() -> NvidiaBuild:
         built = _chosen(tiles, copying)
         if _copies(built):
-            return replace(built, key=key, others=others, packs=packs)
+            return replace(built, others=others, packs=packs)
         return replace(_tried(built, plain(ALIGNED)), key=key, others=vectors)
 
     code = kept(key, ALIGNED)
@@ -284,6 +284,7 @@ class _Copying:
     stages: int | None = None
     streamed: Streamed = NOTHING_STREAMED
     open_on_lines: bool = True
+    key: str = ""
 
     def passes(self, workgroups: int) -> tuple[Pass, ...]:
         """Return the passes for `workgroups` resident at once; 0: one workgroup per tile."""
@@ -299,7 +300,7 @@ class _Copying:
         if any(isinstance(op, Copy) for op in walk(kernel.body)):
             kernel, more = run(kernel, passes[until:])
             steps = (*steps, *more)
-        return build_of(tiles, self.chip, (kernel, steps))
+        return build_of(tiles, self.chip, (kernel, steps), self.key)
 
 
 def _chosen(tiles: Kernel, copying: _Copying) -> NvidiaBuild:

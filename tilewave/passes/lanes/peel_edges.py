@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from tilewave.analysis.accesses import Access, sizes
 from tilewave.analysis.affine import Affine, Sums
-from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.positions import scalars_of
 from tilewave.analysis.ranges import ranges_of
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.copies import Copier
@@ -92,7 +92,7 @@ class StepEdge:
 class _Separation:
     def __init__(self, kernel: Kernel) -> None:
         self.sums, self.ranges, self.taken = Sums(kernel), ranges_of(kernel), names(kernel)
-        self.scalars = BlockScalars(kernel.body)
+        self.scalars = scalars_of(kernel.body)
         self.defs = kernel.defs
 
     def block(self, block: Block) -> Block:

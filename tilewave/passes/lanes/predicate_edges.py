@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tilewave.analysis.accesses import Access, sizes
 from tilewave.analysis.index_trace import made_of_data
-from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.positions import scalars_of
 from tilewave.analysis.ranges import ranges_of
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Write, WriteThrough
@@ -35,7 +35,7 @@ def predicate_edges(kernel: Kernel) -> Kernel:
 
 class _Edges:
     def __init__(self, kernel: Kernel) -> None:
-        self.positions, self.ranges = BlockScalars(kernel.body), ranges_of(kernel)
+        self.positions, self.ranges = scalars_of(kernel.body), ranges_of(kernel)
         self.least: dict[str, int] = {name: least for name, least, _ in kernel.limits}
         """The least size of each dynamic extent that a workgroup takes whole."""
         # Every tile of an output begins inside the memory, because the schedule has been checked; not at indices.

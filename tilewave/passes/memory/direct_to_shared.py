@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.positions import scalars_of
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.effects import touched
 from tilewave.ir.ops import Allocate, CopyAsync, Read, WaitAsync, Write, Yield
@@ -116,7 +116,7 @@ class _Finder:
         self.chunk_bytes = machine.widest_load_bytes
         self.round_bytes = kernel.lanes * self.chunk_bytes
         self.waves = prod(kernel.waves)
-        self.positions = BlockScalars(kernel.body)
+        self.positions = scalars_of(kernel.body)
         self.written, _ = touched(kernel)
         self.remarks: list[Remark] = []
         self.users = kernel.users

@@ -141,7 +141,7 @@ class _Watched:
 
         Turns order what waves add, each wave by itself.
         """
-        if isinstance(op, TurnOp):
+        if not (op.reads or op.writes) or isinstance(op, TurnOp):
             return None
         found = [*((m, True) for m in op.written), *((m, False) for m in op.read)]
         return next(((m, w) for m, w in found if is_in(m, self.space) and (not self.some or m in self.some)), None)

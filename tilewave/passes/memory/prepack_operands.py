@@ -20,7 +20,7 @@ from math import lcm
 
 import numpy as np
 
-from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.positions import scalars_of
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -175,7 +175,7 @@ class Pace:
 class _Packer:
     def __init__(self, wish: PrepackOperands, kernel: Kernel) -> None:
         self.wish = wish
-        self.positions, self.used = BlockScalars(kernel.body), uses(kernel)
+        self.positions, self.used = scalars_of(kernel.body), uses(kernel)
         written, _ = touched(kernel)
         self.packable = set(kernel.body.args) - written
         self.ends = self.known_ends(kernel)

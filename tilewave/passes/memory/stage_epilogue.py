@@ -30,7 +30,7 @@ from math import prod
 
 from tilewave.analysis.bounded_rows import bounded_tile
 from tilewave.analysis.layouts_needed import WIDEST_BYTES, LayoutsNeeded
-from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.positions import BlockScalars, scalars_of
 from tilewave.analysis.rewritten import written_again
 from tilewave.analysis.wave_transposes import chunk_memory, stored_width
 from tilewave.ir.build import Builder
@@ -204,7 +204,7 @@ def _want_rows(op: Write) -> None:
 class _OfGroups:
     def __init__(self, kernel: Kernel, machine: Chip, engine: Tma, by_tma: bool, buffers: int) -> None:
         self.machine, self.engine, self.by_tma, self.buffers = machine, engine, by_tma, buffers
-        self.spreads, self.positions = LayoutsNeeded(kernel), BlockScalars(kernel.body)
+        self.spreads, self.positions = LayoutsNeeded(kernel), scalars_of(kernel.body)
         self.repeated = touched(kernel)[1] | written_again(kernel)
         self.explains = by_tma  # without TMA lanes store everything, and no remark says so
 

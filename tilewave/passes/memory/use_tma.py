@@ -16,7 +16,7 @@ from itertools import pairwise
 from math import prod
 
 from tilewave.analysis.chains import sums_in
-from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.positions import BlockScalars, scalars_of
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.effects import touched
@@ -118,7 +118,7 @@ class UseTma:
     def moves(self, kernel: Kernel, staged: set[Value], engine: Tma) -> list[CopiedTile]:
         """Return all staged tiles, of one block or of nested blocks; raise `Left` where TMA cannot load one of
         them."""
-        finder, positions = _Finder(kernel, staged), BlockScalars(kernel.body)
+        finder, positions = _Finder(kernel, staged), scalars_of(kernel.body)
         homes = [block for block in blocks_in(kernel.body) if any(finder.stages(op) for op in block.ops)]
         found = [finder.move(op, home) for home in homes for op in home.ops if finder.stages(op)]
         for move in found:
@@ -172,7 +172,7 @@ class _StagedRows:
     """Copies rows, such as statistics of the queries of a step, which lanes then load from shared memory."""
 
     def __init__(self, kernel: Kernel, engine: Tma, wanted: set[int]) -> None:
-        self.builder, self.positions, self.engine = Builder(names(kernel)), BlockScalars(kernel.body), engine
+        self.builder, self.positions, self.engine = Builder(names(kernel)), scalars_of(kernel.body), engine
         self.wanted = wanted
         self.before: list[Op] = []
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from tilewave.analysis.instructions import instruction_of
 from tilewave.analysis.stages_in_flight import StageRoom
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op, Value
@@ -72,6 +73,7 @@ class _KStep:
         if len(products) != 1 or products[0] not in loop.body.ops:
             return None
         (product,) = products
+        instruction_of(product)  # raises where none is selected, because its depth is that of a step
         a, b = (kernel.defs.get(v) for v in (product.a, product.b))
         numbered = kernel.users[loop.body.args[0]]
         if not (isinstance(a, Read) and isinstance(b, Read) and len(numbered) == 1 and isinstance(numbered[0], Mul)):

@@ -19,7 +19,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewave.analysis.axes import Axes, Label, own_leaves
-from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.positions import scalars_of
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import limits_of
@@ -78,7 +78,7 @@ class _Widening(Rewriter):
     def __init__(self, kernel: Kernel, lanes: int) -> None:
         self.old, self.lanes, self.axes = kernel, lanes, Axes(kernel.body.ops)
         self.limits = limits_of(kernel)
-        self.positions, self.builder = BlockScalars(kernel.body), Builder(names(kernel))
+        self.positions, self.builder = scalars_of(kernel.body), Builder(names(kernel))
         self.lengths: dict[Label, int] = {}
         """The rows to pad, and the length of each in memory."""
         for op in walk(kernel.body):

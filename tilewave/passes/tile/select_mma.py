@@ -1,6 +1,6 @@
 """Select a matrix instruction of the machine for every product, and assign each wave its part of the tile.
 
-Where tiles, waves and instructions do not divide each other, `pad_mma` pads the tiles afterwards.
+Where tiles, waves and instructions do not divide each other, tiles are padded to whole blocks (`padded_products.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tilewave.machine.matrix import (
     up_to_multiple,
 )
 from tilewave.records import dataclass
+from tilewave.transform.padded_products import padded_products
 
 SIDES = ("rows", "columns")
 
@@ -61,7 +62,8 @@ class SelectMma:
                 return None
             return [replace(op, instruction=chosen[op].name, depth=self.block_depth(op, chosen[op]))]
 
-        return replace(rewrite(kernel, choose), waves=waves or wished or (1, 1), lanes=self.machine.lanes)
+        selected = rewrite(kernel, choose)
+        return padded_products(replace(selected, waves=waves or wished or (1, 1), lanes=self.machine.lanes))
 
     def below_each_other(self, kernel: Kernel) -> Waves | None:
         """Return waves that split rows only, where an accumulator is the left operand of another product.

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tilewave.analysis.axes import Axes, Label, own_leaves
-from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.positions import BlockScalars, scalars_of
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -99,7 +99,7 @@ class SplitTiles:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         loose = own_leaves(kernel)
-        positions, taken = BlockScalars(loose.body), names(loose)
+        positions, taken = scalars_of(loose.body), names(loose)
         done: list[Block] = []
         remarks: list[Remark] = []
 

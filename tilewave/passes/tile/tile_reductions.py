@@ -25,7 +25,7 @@ from itertools import pairwise
 from math import prod
 
 from tilewave.analysis.axes import DEAR, Axes, Label, own_leaves
-from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.positions import scalars_of
 from tilewave.analysis.sinking import sunk
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder
@@ -259,7 +259,7 @@ class _Plan:
         axis = self.axis(tile) if tile is not None else None
         if axis is None or not isinstance(op, (Read, Write)):
             return (id(op),)
-        return op.axes[axis], BlockScalars(self.of).formula(op.at[op.axes[axis]])
+        return op.axes[axis], scalars_of(self.of).formula(op.at[op.axes[axis]])
 
     def is_kept(self, op: Op) -> bool:
         """Whether later phases load the result of `op` from memory, and do not compute it again."""

@@ -51,7 +51,8 @@ KEEPS_ZERO = (Cast, Neg, Abs, Add, Sub, Min, Max)
 """Ops that return 0 for zeros."""
 
 
-def pad_mma(kernel: Kernel) -> Kernel:
+def padded_products(kernel: Kernel) -> Kernel:
+    """Return the kernel with the tiles of its products padded to blocks of the selected instructions."""
     products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
     odd = any(v.type.shape[axis] % size for op in products for (v, axis), size in _sizes(op, kernel))
     return _Padding(own_leaves(kernel)).kernel() if odd else kernel
