@@ -90,7 +90,7 @@ def layer_norm_kernel(
 
     columns = _columns(weight=weight_dtype, bias=bias_dtype)
     kept = _numbers(mean=mean_dtype, scale=scale_dtype)
-    parameters = {"x": matrix(x_dtype), **columns, "y": matrix(y_dtype), **kept, "eps": of}
+    parameters = given(x=matrix(x_dtype), **columns, y=matrix(y_dtype), **kept, eps=of)
     return kernel_of("layer_norm", rows.constraints, parameters, norm)
 
 
@@ -129,7 +129,7 @@ def rms_norm_kernel(
 
     before = given(x=matrix(x_dtype), residual=residual_dtype and matrix(residual_dtype))
     after = given(total=total_dtype and matrix(total_dtype), y=matrix(y_dtype))
-    parameters = {**before, **_columns(weight=weight_dtype), **after, **_numbers(scale=scale_dtype), "eps": of}
+    parameters = {**before, **_columns(weight=weight_dtype), **after, **_numbers(scale=scale_dtype), **given(eps=of)}
     return kernel_of("rms_norm", rows.constraints, parameters, norm)
 
 

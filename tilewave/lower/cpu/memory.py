@@ -146,11 +146,15 @@ def _write_load_apart(module: Module, name: str, dtype: DType, lanes: int) -> st
         wanted = f.value(f"extractelement {bits} %mask, i64 {lane}")
         ((_, one),) = f.choose(
             wanted,
-            lambda there=there: [(stored(dtype), load(f, dtype, there))],
+            partial(_loaded, f, dtype, there),
             lambda: [(stored(dtype), zero(dtype))],
         )
         found = f.value(f"insertelement {kind} {found}, {stored(dtype)} {one}, i64 {lane}")
     return f.finish(f"{kind} {found}", attributes="nounwind noinline cold", linkage="internal")
+
+
+def _loaded(f: LlvmFunction, dtype: DType, address: str) -> list[tuple[str, str]]:
+    return [(stored(dtype), load(f, dtype, address))]
 
 
 def store_apart(f: LlvmFunction, dtype: DType, x: str, address: str, stride: str, mask: str, lanes: int) -> None:
