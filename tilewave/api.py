@@ -116,10 +116,10 @@ from tilewave.lang.wave_words import MMAOperand as MMAOperand
 from tilewave.lang.wave_words import ScaledMMAType as ScaledMMAType
 from tilewave.lang.wave_words import index_symbol as index_symbol
 from tilewave.lang.wave_words import wave_schedule as wave_schedule
+from tilewave.loading import load as load
 from tilewave.options import SchedulingType as SchedulingType
 from tilewave.options import WaveCompileOptions as WaveCompileOptions
 from tilewave.options import set_default_run_config as set_default_run_config
-from tilewave.saved.loading import load as load
 
 bf16 = BF16
 f4e2m1fn = F4E2M1FN
