@@ -29,6 +29,8 @@ from tilewave.layouts.fragments import Fragment, GroupFragment
 from tilewave.layouts.reductions import chunk_width, movers, rows_in_lanes, runs, with_axis_met
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
+SIDES = 2
+"""The axes of a product that its terms keep: rows and columns."""
 Found = TypeVar("Found")
 AboutValue = Callable[[Any, Value], Found]
 """A method that answers a question about a value."""
@@ -91,13 +93,13 @@ class LayoutsWished:
         return (rows_in_lanes(shape, near, width, lanes, waves, last),)
 
     def _is_repeated_along(self, kept: Sequence[int], v: Value) -> bool:
-        """Return whether a loop adds up `v` from tiles of which each is repeated along some of its kept axes.
+        """Return whether a loop adds up `v`, the terms of a product: of tiles that are repeated along one of two sides.
 
-        Waves that split these would each load the same elements; they meet once, after the loop, if they split the
-        others.
+        Waves that split a side would each load the same elements; they meet once, after the loop, if they split the
+        depth.
         """
         loop = self._defs.get(v)
-        if not isinstance(loop, Loop):
+        if not isinstance(loop, Loop) or len(kept) < SIDES:
             return False
         repeated, waiting = False, [loop.body.yielded[loop.results.index(v)]]
         while waiting:
