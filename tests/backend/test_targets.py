@@ -245,7 +245,7 @@ WORDS = {
     "runtime/foreign_arrays.py": "DLPack's device cpu; numpy, the module",
     "runtime/remedies.py": "DLPack's device cpu; numpy, the module",
     "torch/attention_calls.py": "torch's device cpu",
-    "torch/registry.py": "torch's device cpu",
+    "torch/autocast.py": "torch's device cpu",
     "torch/signatures.py": "the interpreter, which shows what a kernel reads and writes on every target",
 }
 """Where a string that is also a target's name means something else."""

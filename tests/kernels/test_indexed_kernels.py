@@ -92,7 +92,7 @@ def test_tiles_are_of_the_bytes_that_were_measured():
         RowTile(32, 128),
         RowTile(1, 2048),
     ]
-    assert [scatter_tile_for("sm_90a", n, f16) for n in (2048, 128)] == [RowTile(1, 2048), RowTile(16, 128)]
+    assert [scatter_tile_for("sm_90a", n, f16) for n in (2048, 128)] == [RowTile(1, 2048), RowTile(8, 128)]
     assert gather_tile_for("sm_90a", 4096, f32) == RowTile(1, 1024)
 
 

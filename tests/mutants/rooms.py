@@ -18,6 +18,7 @@ TESTS_OF = {
     "tilewave/compiled.py": ("tests/lang", "tests/saved"),
     "tilewave/compiled_code.py": ("tests/lang", "tests/saved"),
     "tilewave/compiled_arguments.py": ("tests/lang", "tests/saved"),
+    "tilewave/loading.py": ("tests/saved",),
     "tilewave/errors.py": ("tests/lang",),
     "tilewave/files.py": ("tests/tune", "tests/saved"),
     "tilewave/interpreted.py": ("tests/lang", "tests/interp"),

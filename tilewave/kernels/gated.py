@@ -23,7 +23,11 @@ resident where each has less."""
 
 def gated_tile_for(target: str, columns: int, dtype: DType) -> RowTile:
     """Return the tile of arrays that are combined element by element."""
-    return row_tile(columns, dtype, TILE_BYTES) if target in CHIPS else scatter_tile_for(target, columns, dtype)
+    return (
+        row_tile(columns, dtype, TILE_BYTES, TILE_BYTES)
+        if target in CHIPS
+        else scatter_tile_for(target, columns, dtype)
+    )
 
 
 @cache

@@ -27,11 +27,11 @@ B, T, V, D = sym.B, sym.T, sym.V, sym.D
 
 WIDEST_BYTES = 4096
 """The widest tile of a row."""
-READ_BYTES, STORED_BYTES = 8192, 4096
-"""The bytes of a tile of several rows. Measured on an H200: rows of 256 bytes and more are then read at a copy's speed;
-scattered stores of larger tiles are slower."""
+READ_BYTES, STORED_BYTES = 8192, 2048
+"""The bytes of a tile of several rows. Measured on an H200: rows of 256 bytes and more are then read at a copy's speed,
+and stored at 0.92 of it; a wave that stores more has fewer beside it, and one that stores less begins too often."""
 HOST_ELEMENTS, HOST_ROWS, HOST_COLUMNS = 1 << 14, (16, 256), 4096
-"""The elements, the fewest and most rows, and the most columns of a tile that is read on a CPU."""
+"""The elements, the fewest and most rows, and the most columns of a tile on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,24 @@ class RowTile:
 
 def gather_tile_for(target: str, columns: int, dtype: DType) -> RowTile:
     """Return the tile for rows that are read at indices."""
-    if target in CHIPS:
-        return row_tile(columns, dtype, READ_BYTES)
-    (fewest, most), wide = HOST_ROWS, min(power_of_two_for(columns), HOST_COLUMNS)
-    return RowTile(max(fewest, min(most, HOST_ELEMENTS // wide)), wide)
+    return row_tile(columns, dtype, READ_BYTES) if target in CHIPS else _host_tile(columns)
 
 
 def scatter_tile_for(target: str, columns: int, dtype: DType) -> RowTile:
     """Return the tile for rows that are stored at indices."""
-    return row_tile(columns, dtype, STORED_BYTES)
+    return row_tile(columns, dtype, STORED_BYTES) if target in CHIPS else _host_tile(columns)
 
 
-def row_tile(columns: int, dtype: DType, tile_bytes: int) -> RowTile:
-    """Return a tile of about so many bytes: a part of a row, or several short rows."""
+def row_tile(columns: int, dtype: DType, tile_bytes: int, widest_bytes: int = WIDEST_BYTES) -> RowTile:
+    """Return a tile of several short rows, of about `tile_bytes`, or of a row up to `widest_bytes`."""
     size = max(2, dtype.bytes)
-    widest = min(WIDEST_BYTES, tile_bytes) // size
-    tile = min(power_of_two_for(columns), widest)
-    return RowTile(1 if tile == widest else max(1, min(MOST_ROWS, tile_bytes // (tile * size))), tile)
+    tile = min(power_of_two_for(columns), widest_bytes // size)
+    return RowTile(max(1, min(MOST_ROWS, tile_bytes // (tile * size))) if tile < widest_bytes // size else 1, tile)
+
+
+def _host_tile(columns: int) -> RowTile:
+    (fewest, most), wide = HOST_ROWS, min(power_of_two_for(columns), HOST_COLUMNS)
+    return RowTile(max(fewest, min(most, HOST_ELEMENTS // wide)), wide)
 
 
 def array_of(dtype: DType, *dims: Any, contract: Indices | None = None) -> MemoryType:

@@ -105,8 +105,9 @@ def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:
 def _host_of(dtypes: Set[str]) -> HostTiles:
     """Return the cores of this machine, with the instruction set for products of these dtypes."""
     with IMPORTING:
-        from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here  # noqa: PLC0415  LLVM is heavy, and GPUs' configs need none of it
-        from tilewave.runtime.pool import default_threads  # noqa: PLC0415  as above
+        from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here  # noqa: PLC0415  LLVM is heavy
+    with IMPORTING:
+        from tilewave.runtime.pool import default_threads  # noqa: PLC0415  GPUs need none
 
     able = (s for s in INSTRUCTION_SETS.values() if runs_here(s))
     s = next(s for s in able if not s.only or (dtypes and dtypes <= {*s.only}))

@@ -11,7 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 COMPILERS = (
     *("llvmlite.binding", "llvmlite.ir", "tilewave.pipeline.lists", "tilewave.backend.nvidia.compiler"),
-    *("tilewave.backend.nvidia.spelling", "tilewave.backend.assembler", "tilewave.backend.llvm_child"),
+    *("tilewave.backend.nvidia.spelling", "tilewave.backend.assembler"),
     *("tilewave.lower.gpu", "tilewave.lower.cpu", "tilewave.lower.numbers", "tilewave.backend.cpu.instruction_sets"),
     *("tilewave.passes.memory", "tilewave.passes.schedule", "tilewave.passes.lanes", "tilewave.runtime.pool"),
 )
