@@ -88,10 +88,10 @@ def test_no_memory_outside_is_touched_on_gpus(name, target, ends, monkeypatch):
         return
     try:
         compiled.interpret(*given, level="lane")
-    except Race:
-        assert ends == "unsorted"
     except InterpreterError as error:
-        assert "64" in ends and "does not fit into index" in str(error)  # on a card it wraps
+        is_written_twice = isinstance(error, Race) or "the order decides the result" in str(error)
+        is_too_large = "64" in ends and "does not fit into index" in str(error)  # on a card it wraps
+        assert is_too_large or (ends == "unsorted" and is_written_twice)
 
 
 def run_all():
