@@ -18,7 +18,7 @@ from tilewave.ir.faults import lacking
 from tilewave.ir.ops import Mma, ReadIndexed
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import FLOAT8, DType
-from tilewave.lower.cpu.target import Panel, OperandRows
+from tilewave.lower.cpu.target import OperandRows, Panel
 from tilewave.lower.elements import stored, suffix
 from tilewave.lower.llvm import LlvmFunction, splat, vector
 from tilewave.lower.numbers import cast

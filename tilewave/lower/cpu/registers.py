@@ -23,7 +23,7 @@ from tilewave.lower.cpu.register_access import (
     vectors_of,
 )
 from tilewave.lower.cpu.row_vectors import RegisterSpace, RowVectors, flat
-from tilewave.lower.cpu.target import Panel, OperandRows
+from tilewave.lower.cpu.target import OperandRows, Panel
 from tilewave.lower.elements import in_memory, literal, splat_constant, stored
 from tilewave.lower.integers import Known
 from tilewave.lower.llvm import Typed, splat

@@ -33,7 +33,7 @@ from tilewave.lower.cpu.scratch_access import in_memory_rows, position, read_edg
 from tilewave.lower.cpu.scratch_products import multiply_panels, product_of_line, widened, with_rows_transposed
 from tilewave.lower.cpu.scratch_reductions import pairs_combined, rows_reduced
 from tilewave.lower.cpu.scratch_tiles import ComputedTile, HeldTile, ProductTile, ScratchSpace, ScratchTile
-from tilewave.lower.cpu.target import Panel, OperandRows
+from tilewave.lower.cpu.target import OperandRows, Panel
 from tilewave.lower.elements import literal, splat_constant, stored
 from tilewave.lower.integers import Known
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector

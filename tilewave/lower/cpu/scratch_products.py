@@ -9,7 +9,7 @@ from tilewave.lower.cpu.loops import for_each
 from tilewave.lower.cpu.memory import add, load
 from tilewave.lower.cpu.products import Put, turn
 from tilewave.lower.cpu.scratch_tiles import HeldTile, ProductTile, ScratchSpace, ScratchTile
-from tilewave.lower.cpu.target import Panel, OperandRows
+from tilewave.lower.cpu.target import OperandRows, Panel
 from tilewave.lower.elements import in_memory, stored
 from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.lower.numbers import cast

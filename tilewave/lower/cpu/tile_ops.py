@@ -13,7 +13,7 @@ from tilewave.lower.cpu.body import Lowerings, TaskBody
 from tilewave.lower.cpu.memory import add, times
 from tilewave.lower.cpu.row_vectors import RowVectors
 from tilewave.lower.cpu.scratch_tiles import ComputedTile, ProductTile, ScratchTile
-from tilewave.lower.cpu.target import Panel, OperandRows
+from tilewave.lower.cpu.target import OperandRows, Panel
 from tilewave.lower.cpu.turns import pass_turn, wait_turn
 from tilewave.lower.elements import in_memory, literal, stored
 from tilewave.lower.llvm import Typed
