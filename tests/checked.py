@@ -38,6 +38,7 @@ from tilewave.passes.memory.pack_unaligned import PackUnaligned
 from tilewave.passes.memory.place_barriers import place_barriers
 from tilewave.passes.memory.prefetch_results import prefetch_results
 from tilewave.passes.memory.prepack_operands import PrepackOperands
+from tilewave.passes.memory.read_rows_in_place import read_rows_in_place
 from tilewave.passes.memory.shift_through_shared import shift_through_shared
 from tilewave.passes.memory.stage_epilogue import StageEpilogue
 from tilewave.passes.memory.stage_shared import StageShared
@@ -110,6 +111,7 @@ PASSES = {
     "place_barriers": lambda text: place_barriers,
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
     "prefetch_results": lambda text: prefetch_results,
+    "read_rows_in_place": lambda text: read_rows_in_place,
     "rematerialize": lambda text: Rematerialize(int(text)),
     "reduce_across_waves": lambda text: reduce_across_waves,
     "halve_steps": lambda text: HalveSteps(CHIPS[text]),

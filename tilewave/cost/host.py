@@ -6,8 +6,6 @@ step, and copies boundary tiles.
 
 from __future__ import annotations
 
-from math import prod
-
 from tilewave.cost.parameters import HostParameters
 from tilewave.cost.prediction import Prediction
 from tilewave.cost.work import CutProduct, CutTransfer, CutWork
@@ -45,6 +43,8 @@ class HostCost:
     reads_in_place: bool = True
     """Whether products need no panels: those of a matrix unit do."""
     vector_registers: int = 32
+    broadcasts: bool = True
+    """Whether products that pack the right operand read the left one in place, where its rows go along the depth."""
 
     @property
     def name(self) -> str:
@@ -95,11 +95,9 @@ class HostCost:
 
     def _computing(self, cut: CutWork) -> float:
         """Return the seconds that computing takes: at least the longest task."""
-        products = [
-            (p, self._seconds(p, cut, (p.rows, p.cols)), self._seconds(p, cut, p.largest)) for p in cut.products
-        ]
-        whole = sum(each * _inside(p, cut) for p, each, _ in products) * cut.tasks / self.threads
-        longest = sum(each for *_, each in products)
+        products = [(p, self._seconds(p, cut, p.largest)) for p in cut.products]
+        whole = sum(each * _inside(p, cut) for p, each in products) * cut.tasks / self.threads
+        longest = sum(each for _, each in products)
         if not cut.products:
             longest = sum(t.elements * t.times for t in cut.transfers) / self.parameters.elements_per_second
             whole = longest * cut.tasks / self.threads
@@ -113,10 +111,12 @@ class HostCost:
         """Return the seconds of one task's products over these sides; in place, boundary tiles count as full ones."""
         if cut.in_place:
             return float(p.batch * p.depth * p.times * self._cycles_in_place(p, cut) / self.parameters.clock_hz)
-        rows, cols = self.block(p)
-        blocks = prod(-(-n // b) for n, b in zip(sides, (rows, cols), strict=True))
-        cycles = blocks * self._cycles(rows, -(-cols // self.lanes))
-        return float(p.batch * p.depth * p.times * cycles / self.parameters.clock_hz)
+        (rows, cols), (height, width) = self.block(p), sides
+        whole, rest = divmod(width, cols)
+        cycles = whole * self._cycles(rows, -(-cols // self.lanes))
+        if rest:  # a narrower block, where a tile has several
+            cycles += self._cycles(rows, -(-(rest if p.cols > cols else cols) // self.lanes))
+        return float(p.batch * p.depth * p.times * -(-height // rows) * cycles / self.parameters.clock_hz)
 
     def _cycles(self, rows: int, vectors: int) -> float:
         """For a step of a block: products, reads, or what the next step waits for."""
@@ -135,9 +135,14 @@ class HostCost:
         return runs_along_depth(self.lanes, p.rows, p.cols, cut.operands[-1].is_across)
 
     def _packing(self, cut: CutWork) -> float:
-        """Both operands of every product, once a launch, by all threads."""
-        packed = {x.memory: x.array_bytes for x in cut.operands} if cut.products else {}
+        """The operands of every product, once a launch, by all threads."""
+        packed = {x.memory: x.array_bytes for x in cut.operands if not self._stays(x, cut)} if cut.products else {}
         return float(sum(packed.values()) / (self.parameters.pack_bytes_per_second * self.threads))
+
+    def _stays(self, x: CutTransfer, cut: CutWork) -> bool:
+        """Return whether an operand is not packed though others are, as `read_rows_in_place` decides."""
+        p = cut.products[0]
+        return self.broadcasts and x is cut.operands[0] and not x.is_across and p.dtype == p.acc
 
     def _laying_out(self, cut: CutWork) -> float:
         """What all tasks do to operands in place before they multiply them."""
@@ -154,5 +159,7 @@ class HostCost:
 
 
 def _inside(p: CutProduct, cut: CutWork) -> float:
-    """Return the in-bounds share of a product's tiles."""
-    return float(min(1.0, p.all / (cut.tasks * p.elements * p.depth * p.times)))
+    """Return the share of a product's tiles that is computed, were all of them as large as the largest: its in-bounds
+    part, or in place the full tile."""
+    elements = p.elements if cut.in_place else p.batch * p.largest[0] * p.largest[1]
+    return float(min(1.0, p.all / (cut.tasks * elements * p.depth * p.times)))

@@ -43,6 +43,17 @@ def read_panel(run: TileRun, op: ir.ReadPanel) -> tuple[Any, ...]:
     return (rows[: shape[-2], first : first + shape[-1]].reshape(shape),)
 
 
+def read_rows(run: TileRun, op: ir.ReadRows) -> tuple[Any, ...]:
+    """Return rows, the last one of the memory for those past it."""
+    buffer: TrackedMemory = run.env[op.memory]
+    *_, rows, depth = op.result.type.shape
+    where: list[Any] = [run.env[v] for v in op.at]
+    below = np.minimum(where[op.row_axis] + np.arange(rows), buffer.data.shape[op.row_axis] - 1)
+    where[op.row_axis], where[op.depth_axis] = below[:, None], where[op.depth_axis] + np.arange(depth)[None]
+    run.note_read(op, buffer, tuple(where))
+    return (buffer.data[tuple(where)].reshape(op.result.type.shape),)
+
+
 def prepack(run: TileRun, op: ir.Prepack) -> tuple[Any, ...]:
     """Return the panels of a memory, made for the first workgroup and kept for the others."""
     buffer: TrackedMemory = run.env[op.memory]

@@ -23,6 +23,8 @@ class LaunchSplits:
 
     def counted(self, size: str, each: int, times: int = 1) -> Value:
         """Return how many parts a dynamic size has, times `times`, emitted at most once for each combination."""
+        if each == times == 1:
+            return Value(size, INDEX_SCALAR)
         build, key = self._builder, (size, each, times)
         if key not in self._computed and times > 1:
             parts = self.counted(size, each)

@@ -112,4 +112,5 @@ def _host_of(dtypes: Set[str]) -> HostTiles:
     able = (s for s in INSTRUCTION_SETS.values() if runs_here(s))
     s = next(s for s in able if not s.only or (dtypes and dtypes <= {*s.only}))
     facts = s.name, default_threads(), s.rows, s.cols, s.vector_bytes, HOST
-    return HostTiles(*facts, reads_in_place=not s.matrix_unit, vector_registers=s.vector_registers)
+    reads_in_place = not s.matrix_unit
+    return HostTiles(*facts, reads_in_place, vector_registers=s.vector_registers, broadcasts=s.broadcasts)

@@ -276,6 +276,7 @@ def test_every_step_of_the_cpu_is_there_to_see():
         "tile_reductions",
         "split_tiles",
         "prepack_operands",
+        "read_rows_in_place",
         "simplify_2",
         "prefetch_results",
         "fold_trivial_loops",

@@ -203,7 +203,7 @@ def run_passes(tiles: Kernel, s: InstructionSet, in_place: bool = False) -> tupl
 
     if in_place:
         return run(tiles, lists.cpu_in_place(s.block(tiles)))
-    passes = lists.cpu_with_matrix_unit if s.matrix_unit else lists.cpu
+    passes = lists.cpu_with_matrix_unit if s.matrix_unit else lists.cpu if s.broadcasts else lists.cpu_by_lane
     return run(tiles, passes(s.block(tiles), s.unit, s.panel_formats()))
 
 

@@ -18,7 +18,7 @@ from tilewave.ir.faults import lacking
 from tilewave.ir.ops import Mma, ReadIndexed
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import FLOAT8, DType
-from tilewave.lower.cpu.target import Panel
+from tilewave.lower.cpu.target import OperandRows, Panel
 from tilewave.lower.elements import stored, suffix
 from tilewave.lower.llvm import LlvmFunction, splat, vector
 from tilewave.lower.numbers import cast
@@ -54,23 +54,28 @@ class InstructionSet:
     only: tuple[str, ...] = ()
     """The dtypes of products it is for; empty: all."""
 
+    @property
+    def broadcasts(self) -> bool:
+        """Whether products broadcast single elements of rows, wherever these are, as they load them."""
+        return not (self.by_lane or self.matrix_unit)
+
     def multiply_panels(
-        self, f: LlvmFunction, a: Panel, b: Panel, acc: Sequence[Sequence[str]], lanes: int, dtype: DType
+        self, f: LlvmFunction, a: Panel | OperandRows, b: Panel, acc: Sequence[Sequence[str]], lanes: int, dtype: DType
     ) -> list[str]:
         if self.matrix_unit:
             raise lacking("use_matrix_unit", f"panels of {self.name} are multiplied by its matrix unit alone")
         formats = {(p.dtype, p.group) for p in self.panel_formats().values()}
-        given = (a.dtype.name, a.group), (b.dtype.name, b.group)
+        given = (a.dtype.name, 1 if isinstance(a, OperandRows) else a.group), (b.dtype.name, b.group)
         assert given[0] == given[1] in formats, f"{self.name} multiplies no panels of {given[0]} by {given[1]}"
         rows = [list(row) for row in acc]
-        for k in range(0, a.depth, a.group):
+        for k in range(0, a.depth, b.group):
             across = [
                 self._load(f, b, k * b.all_rows + first * b.group, lanes * b.group) for first in range(0, b.rows, lanes)
             ]
             # A row's factor is broadcast right before its use: earlier, it would occupy a register all the while.
-            for row, factor in enumerate(self._factors(f, a, k * a.all_rows, lanes)):
+            for row, factor in enumerate(self._factors(f, a, k, len(rows), lanes)):
                 for column, line in enumerate(across):
-                    rows[row][column] = self._step(f, factor, line, rows[row][column], lanes, a, dtype)
+                    rows[row][column] = self._step(f, factor, line, rows[row][column], lanes, b, dtype)
         return [v for row in rows for v in row]
 
     def _load(self, f: LlvmFunction, panel: Panel, offset: int, count: int) -> str:
@@ -78,8 +83,12 @@ class InstructionSet:
         where = f.value(f"getelementptr {element}, ptr {panel.pointer}, i64 {offset}")
         return f.value(f"load {vector(count, element)}, ptr {where}, align {panel.dtype.bytes}, !invariant.load !0")
 
-    def _factors(self, f: LlvmFunction, a: Panel, offset: int, lanes: int) -> Iterator[str]:
-        """Return the element (or group) of each row of a, broadcast to every lane."""
+    def _factors(self, f: LlvmFunction, a: Panel | OperandRows, k: int, rows: int, lanes: int) -> Iterator[str]:
+        """Return the element (or group) of each row of a at depth k, broadcast to every lane."""
+        if isinstance(a, OperandRows):
+            yield from (splat(f, stored(a.dtype), a.element(f, str(row), str(k)), lanes) for row in range(rows))
+            return
+        offset = k * a.all_rows
         bits = a.group * a.dtype.bits
         one = stored(a.dtype) if a.group == 1 else f"i{bits}"
         whole = vector(lanes, one)

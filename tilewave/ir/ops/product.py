@@ -17,6 +17,7 @@ __all__ = [
     "Prepack",
     "ReadAccumulator",
     "ReadPanel",
+    "ReadRows",
     "ZeroAccumulator",
 ]
 
@@ -123,6 +124,31 @@ class ReadPanel(Computed):
         want(same and set(out.shape[:-2]) <= {1}, f"reads {out} from {memory}")
 
 
+@dataclass(frozen=True)
+class ReadRows(Computed):
+    """Rows of a product's left operand, which is not packed: result[…, r, k] is the element of `memory` in row
+    `at[row_axis]` + r, or in the last row where there are fewer, at depth `at[depth_axis]` + k.
+
+    The first row and the whole depth are in bounds.
+    """
+
+    levels = ON_TILES
+    reads = places(memory=GLOBAL)
+
+    memory: Value
+    at: tuple[Value, ...]
+    row_axis: int
+    depth_axis: int
+
+    def check(self, want: Want) -> None:
+        memory, out, at, along = self.memory.type, self.result.type, self.at, (self.row_axis, self.depth_axis)
+        want(isinstance(memory, Memory), f"reads a memory, not {memory}")
+        want(is_in(self.memory, "global"), f"reads a global memory, not {memory}")
+        fits = isinstance(out, Tile) and 2 <= len(out.shape) <= memory.rank and are_axes(along, memory.rank)
+        want(fits and len(at) == memory.rank and are_indices(at), f"reads {out} from {memory}")
+        want(out.dtype == memory.dtype and set(out.shape[:-2]) <= {1}, f"reads {out} from {memory}")
+
+
 class MatrixUnitOp(Computed):
     """An op on the registers of a matrix unit."""
 
@@ -207,6 +233,7 @@ OPS: tuple[type[Op], ...] = (
     Mma,
     Prepack,
     ReadPanel,
+    ReadRows,
     ZeroAccumulator,
     LoadAccumulator,
     Accumulate,

@@ -151,9 +151,9 @@ def product_of(f: LlvmFunction, factors: Sequence[str]) -> str:
 
 
 def fits_registers(kernel: Kernel) -> bool:
-    """Return whether every tile is small enough for registers, and every product is one of panels, which are never in
-    registers as a whole."""
-    panels = {op.result for op in walk(kernel.body) if isinstance(op, ir.ReadPanel)}
+    """Return whether every tile is small enough for registers, and every product is one of panels, or of rows and a
+    panel, which are never in registers as a whole."""
+    panels = {op.result for op in walk(kernel.body) if isinstance(op, (ir.ReadPanel, ir.ReadRows))}
     factors = {v for op in walk(kernel.body) if isinstance(op, ir.Mma) for v in (op.a, op.b)}
     made = (v for op in walk(kernel.body) for v in op.results if isinstance(v.type, Tile) and v not in panels)
     return factors <= panels and all(prod(v.type.shape) <= LARGEST_REGISTER_TILE for v in made)

@@ -23,7 +23,7 @@ from tilewave.lower.cpu.register_access import (
     vectors_of,
 )
 from tilewave.lower.cpu.row_vectors import RegisterSpace, RowVectors, flat
-from tilewave.lower.cpu.target import Panel
+from tilewave.lower.cpu.target import OperandRows, Panel
 from tilewave.lower.elements import in_memory, literal, splat_constant, stored
 from tilewave.lower.integers import Known
 from tilewave.lower.llvm import Typed, splat
@@ -217,5 +217,5 @@ class RegisterTiles(RegisterSpace):
 
     # -- products
 
-    def multiply(self, a: Panel, b: Panel, acc: RowVectors) -> RowVectors:
+    def multiply(self, a: Panel | OperandRows, b: Panel, acc: RowVectors) -> RowVectors:
         return self.rebuilt(acc, self.target.multiply_panels(self.f, a, b, acc.rows, acc.lanes, acc.dtype))

@@ -33,7 +33,7 @@ from tilewave.lower.cpu.scratch_access import in_memory_rows, position, read_edg
 from tilewave.lower.cpu.scratch_products import multiply_panels, product_of_line, widened, with_rows_transposed
 from tilewave.lower.cpu.scratch_reductions import pairs_combined, rows_reduced
 from tilewave.lower.cpu.scratch_tiles import ComputedTile, HeldTile, ProductTile, ScratchSpace, ScratchTile
-from tilewave.lower.cpu.target import Panel
+from tilewave.lower.cpu.target import OperandRows, Panel
 from tilewave.lower.elements import literal, splat_constant, stored
 from tilewave.lower.integers import Known
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
@@ -260,8 +260,10 @@ class ScratchTiles(ScratchSpace):
 
         self.for_each_vector(x.type.shape, lanes, part)
 
-    def multiply(self, a: HeldTile | Panel, b: HeldTile | Panel, acc: HeldTile) -> ScratchTile | ProductTile:
-        if isinstance(a, Panel) or isinstance(b, Panel):
+    def multiply(
+        self, a: HeldTile | Panel | OperandRows, b: HeldTile | Panel, acc: HeldTile
+    ) -> ScratchTile | ProductTile:
+        if isinstance(a, (Panel, OperandRows)) or isinstance(b, Panel):
             return multiply_panels(self, a, b, acc)
         f, target = self.f, self.target
         left, right = (widened(self, self.kept(x), acc.dtype) for x in (a, b))

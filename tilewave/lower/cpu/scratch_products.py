@@ -9,15 +9,17 @@ from tilewave.lower.cpu.loops import for_each
 from tilewave.lower.cpu.memory import add, load
 from tilewave.lower.cpu.products import Put, turn
 from tilewave.lower.cpu.scratch_tiles import HeldTile, ProductTile, ScratchSpace, ScratchTile
-from tilewave.lower.cpu.target import Panel
+from tilewave.lower.cpu.target import OperandRows, Panel
 from tilewave.lower.elements import in_memory, stored
 from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.lower.numbers import cast
 
 
-def multiply_panels(space: ScratchSpace, a: HeldTile | Panel, b: HeldTile | Panel, acc: HeldTile) -> ScratchTile:
+def multiply_panels(
+    space: ScratchSpace, a: HeldTile | Panel | OperandRows, b: HeldTile | Panel, acc: HeldTile
+) -> ScratchTile:
     f, kind = space.f, acc.type
-    depth = a.depth if isinstance(a, Panel) else a.type.shape[-1]
+    depth = a.depth if isinstance(a, (Panel, OperandRows)) else a.type.shape[-1]
     wide = stored(kind.dtype)
     plus, times = ("fadd reassoc contract", "fmul contract") if kind.dtype.is_float else ("add", "mul")
 
@@ -73,8 +75,10 @@ def with_rows_transposed(space: ScratchSpace, b: ScratchTile) -> ScratchTile:
     return out
 
 
-def factor(f: LlvmFunction, x: HeldTile | Panel, index: Sequence[str]) -> str:
+def factor(f: LlvmFunction, x: HeldTile | Panel | OperandRows, index: Sequence[str]) -> str:
     """Load an element of a product's operand."""
+    if isinstance(x, OperandRows):
+        return x.element(f, *index[-2:])
     if not isinstance(x, Panel):
         return x.element(f, index)
     row, k = index[-2:]

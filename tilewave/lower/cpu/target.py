@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tilewave.ir.types import Accumulator, DType
+from tilewave.lower.cpu.memory import Place, add, less, load
+from tilewave.lower.elements import in_memory
 from tilewave.lower.llvm import LlvmFunction
 from tilewave.records import dataclass
 
@@ -21,6 +23,32 @@ class Panel:
     dtype: DType
     all_rows: int
     """The rows of the whole panel."""
+
+
+@dataclass(frozen=True)
+class OperandRows:
+    """Rows of an operand in its memory, `depth` elements of each; the first is at `at`."""
+
+    place: Place
+    at: tuple[str, ...]
+    row_axis: int
+    depth_axis: int
+    depth: int
+
+    @property
+    def dtype(self) -> DType:
+        return self.place.dtype
+
+    def element(self, f: LlvmFunction, row: str, k: str) -> str:
+        """Load an element of a row, or of the last one of the memory where there are fewer."""
+        at, (row_axis, depth_axis) = list(self.at), (self.row_axis, self.depth_axis)
+        last = less(f, self.place.extents[row_axis], "1")
+        below = add(f, at[row_axis], row)
+        at[row_axis] = f.call("i64", "llvm.smin.i64", [("i64", below), ("i64", last)])
+        depth, at[depth_axis] = add(f, at[depth_axis], k), "0"
+        along = f.value(f"mul i64 {depth}, {self.place.strides[depth_axis]}")
+        first = self.place.address(f, at)  # the same for all steps
+        return load(f, self.dtype, f.value(f"getelementptr {in_memory(self.dtype)}, ptr {first}, i64 {along}"))
 
 
 class MatrixUnit(Protocol):
@@ -57,13 +85,13 @@ class CpuTarget(Protocol):
     def multiply_panels(
         self,
         f: LlvmFunction,
-        a: Panel,
+        a: Panel | OperandRows,
         b: Panel,
         acc: Sequence[Sequence[str]],
         lanes: int,
         dtype: DType,
     ) -> list[str]:
-        """Return acc + a · bᵀ for two panels; acc and the result are rows of vectors, in one list."""
+        """Return acc + a · bᵀ for panels, or rows and a panel; acc and the result are rows of vectors, in one list."""
         ...
 
     def multiply_add(self, f: LlvmFunction, kind: str, a: str, b: str, acc: str, dtype: DType) -> str:

@@ -13,7 +13,7 @@ from tilewave.lower.cpu.body import Lowerings, TaskBody
 from tilewave.lower.cpu.memory import add, times
 from tilewave.lower.cpu.row_vectors import RowVectors
 from tilewave.lower.cpu.scratch_tiles import ComputedTile, ProductTile, ScratchTile
-from tilewave.lower.cpu.target import Panel
+from tilewave.lower.cpu.target import OperandRows, Panel
 from tilewave.lower.cpu.turns import pass_turn, wait_turn
 from tilewave.lower.elements import in_memory, literal, stored
 from tilewave.lower.llvm import Typed
@@ -161,6 +161,11 @@ def panel(body: TaskBody, op: ir.ReadPanel) -> Panel:
     return Panel(pointer, read_rows, depth_read, group, packed.dtype, rows)
 
 
+def read_rows(body: TaskBody, op: ir.ReadRows) -> None:
+    at = tuple(body.taken(op.at))
+    body.give(op, OperandRows(body.values[op.memory], at, op.row_axis, op.depth_axis, op.result.type.shape[-1]))
+
+
 def loop(body: TaskBody, op: ir.Loop) -> None:
     carry = _Carry(body, op.init, op.results)
     results = body.f.loop(
@@ -205,6 +210,7 @@ LOWERINGS: Lowerings = {
     ir.PassTurn: pass_turn,
     ir.Prepack: packed_operand,
     ir.ReadPanel: read_panel,
+    ir.ReadRows: read_rows,
     ir.MatrixUnitOp: matrix_unit,
     ir.Mma: multiply,
     ir.Loop: loop,
