@@ -24,6 +24,8 @@ REDUCES_STRENGTH = "-amdgpu-scalar-ir-passes"
 NOT_COMPUTED = {"bitcast", "select", "shufflevector", "insertelement"}
 """Instructions whose vectors are assembled from parts, which may be selects."""
 
+SIGN_BITS, SIGN_BIT = " splat (i32 -2147483648)", ", -2147483648"
+
 _OUT = POINTER(c_char_p)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ContextCreate": (c_void_p,),
@@ -213,19 +215,23 @@ def most_products(llvm_ir: str) -> int:
 
 
 def negated_by_parts(llvm_ir: str) -> str:
-    """Return LLVM IR with vectors that may be assembled from selects negated element by element."""
+    """Return LLVM IR with vectors negated element by element: floats that may be assembled from selects, and sign bits
+    of integers, which LLVM takes for negations of floats."""
     lines = llvm_ir.splitlines()
     made_by = {words[0]: words[2] for words in (line.split(maxsplit=3) for line in lines) if words[1:2] == ["="]}
     return "\n".join(_by_parts(line, f"%negated.{i}", made_by) for i, line in enumerate(lines)) + "\n"
 
 
 def _by_parts(line: str, stem: str, made_by: dict[str, str]) -> str:
-    """Return a line, or those that do what it does element by element, if it negates a vector assembled from parts."""
+    """Return a line, or those that do what it does element by element, if it negates such a vector."""
     name, _, negation = line.strip().partition(" = ")
-    fneg, _, typed = negation.partition("<")
+    negates, _, typed = negation.partition("<")
     vector, _, operand = typed.partition("> ")
     of, comma, rest = operand.partition(",")
-    if not fneg.startswith("fneg ") or made_by.get(of) not in NOT_COMPUTED:
+    other = ""
+    if negates == "xor " and rest.startswith(SIGN_BITS):
+        other, (_, comma, rest) = SIGN_BIT, rest.removeprefix(SIGN_BITS).partition(",")
+    elif not negates.startswith("fneg ") or made_by.get(of) not in NOT_COMPUTED:
         return line
     count, _, kind = vector.partition(" x ")
     lines, whole = [], "poison"
@@ -233,7 +239,7 @@ def _by_parts(line: str, stem: str, made_by: dict[str, str]) -> str:
         part, minus = f"{stem}.part.{i}", f"{stem}.minus.{i}"
         now = name if i + 1 == int(count) else f"{stem}.whole.{i}"
         lines.append(f"  {part} = extractelement <{vector}> {of}, i64 {i}{comma}{rest}")
-        lines.append(f"  {minus} = {fneg}{kind} {part}{comma}{rest}")
+        lines.append(f"  {minus} = {negates}{kind} {part}{other}{comma}{rest}")
         lines.append(f"  {now} = insertelement <{vector}> {whole}, {kind} {minus}, i64 {i}{comma}{rest}")
         whole = now
     return "\n".join(lines)

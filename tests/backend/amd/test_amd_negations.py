@@ -25,3 +25,22 @@ def test_choices_are_negated_one_by_one():
 def test_what_is_computed_or_given_stays_as_it_is(what):
     text = FUNCTION.format(first="%1 = fmul <2 x float> %y, %y", what=what)
     assert negated_by_parts(text) == text
+
+
+SIGNS = """define <2 x i32> @f(<2 x i32> %x) {{
+  %1 = xor <2 x i32> %x, {bits}, !dbg !3
+  ret <2 x i32> %1
+}}
+"""
+
+
+def test_sign_bits_are_inverted_one_by_one():
+    text = negated_by_parts(SIGNS.format(bits="splat (i32 -2147483648)"))
+    assert text.count("xor i32 ") == text.count(", -2147483648, !dbg !3") == 2
+    assert "  %1 = insertelement <2 x i32>" in text and "splat" not in text
+
+
+@pytest.mark.parametrize("bits", ["splat (i32 -1)", "%x"])
+def test_other_bits_are_inverted_at_once(bits):
+    text = SIGNS.format(bits=bits)
+    assert negated_by_parts(text) == text
