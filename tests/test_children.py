@@ -93,16 +93,16 @@ def test_the_child_imports_what_is_fast_to_import():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         (("ret i64 %y", "ret i64 %z"), "use of undefined value '%z'"),
         ((") {", ") alwaysinline noinline {"), "ptr @f"),
     ],
 )
-def test_what_llvm_says_of_wrong_text_is_told(wrong, told):
-    with pytest.raises(AssemblyFailed, match=re.escape(told)):
+def test_the_error_has_llvms_message_for_wrong_text(wrong, message):
+    with pytest.raises(AssemblyFailed, match=re.escape(message)):
         assemble(IR.replace(*wrong), MACHINE)
-    with pytest.raises(RuntimeError, match=re.escape(told)):
+    with pytest.raises(RuntimeError, match=re.escape(message)):
         compile_here(IR.replace(*wrong), MACHINE)
 
 

@@ -25,6 +25,7 @@ NOT_COMPUTED = {"bitcast", "select", "shufflevector", "insertelement"}
 """Instructions whose vectors are assembled from parts, which may be selects."""
 
 SIGN_BITS, SIGN_BIT = " splat (i32 -2147483648)", ", -2147483648"
+"""The sign bits of a vector of i32 as the second operand of an `xor`, and that of one element."""
 
 _OUT = POINTER(c_char_p)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
